@@ -1,1 +1,1 @@
-"""Performance and quality, measured, with peers: not part of the product."""
+"""Benchmarks of performance and quality, with peers; not part of the product."""

@@ -1,8 +1,8 @@
-"""On a machine with a GPU: `make gpu-test` and `make gpu-bench`, or `python -m bench.gpu test|bench
-[PIECE …]`, in pieces of under ten minutes.
+"""Tests and benchmarks on a GPU machine: `make gpu-test` and `make gpu-bench`, or `python -m bench.gpu
+test|bench [PIECE …]`, in pieces of under ten minutes.
 
-Each piece leaves in gpu-results/ what it printed (.log) and what a benchmark measured (.json); test.json or
-bench.json says how each ended. Exit status 1 if one failed.
+Each piece writes its output (.log) and a benchmark's results (.json) to gpu-results/; test.json or bench.json
+has each one's outcome. Exit status 1 if one failed.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ BENCHES: Mapping[str, tuple[str, ...]] = {
 
 
 def run(name: str, command: Sequence[str], output: Path) -> dict[str, object]:
-    """One piece, for `SECONDS` at most: how it ended (-1: it took longer) and how long it took. None of its
-    process group outlives it.
+    """Run one piece for at most `SECONDS`, and return its status (-1: timeout) and duration. Its whole
+    process group ends with it.
     """
     began = time.monotonic()
     # What ids are compared with, transformers' tiny models on the CPU, takes minutes on as many threads as a
@@ -74,7 +74,7 @@ def run(name: str, command: Sequence[str], output: Path) -> dict[str, object]:
 
 
 def stop(piece: subprocess.Popen[bytes]) -> None:
-    """End what is left of its process group: SIGTERM, and after `TO_STOP` SIGKILL."""
+    """End what is left of its process group: SIGTERM, and SIGKILL after `TO_STOP`."""
     with suppress(ProcessLookupError):
         for number, seconds in ((signal.SIGTERM, TO_STOP), (signal.SIGKILL, KILLED)):
             until = time.monotonic() + seconds
@@ -86,7 +86,7 @@ def stop(piece: subprocess.Popen[bytes]) -> None:
 
 
 def main() -> int:
-    """Exit status 0 if all pieces passed."""
+    """Return exit status 0 if all pieces passed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kind", choices=["test", "bench"])
     parser.add_argument("pieces", nargs="*")

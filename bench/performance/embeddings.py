@@ -32,14 +32,14 @@ Embed = Callable[[Sequence[str]], Floats]
 
 
 def sentences() -> list[str]:
-    """3,000 sentences of 20 to 300 characters."""
+    """Return 3,000 sentences of 20 to 300 characters."""
     plain = " ".join(topics[name] for name in sorted(topics))
     found = [one.strip() for one in re.split(r"(?<=[.:])\s+", plain)]
     return [one for one in found if 20 <= len(one) <= 300][:3000]
 
 
 def ours(url: str) -> Embed:
-    """Through the gateway."""
+    """Embed through the gateway."""
     client = httpx.Client(trust_env=False, base_url=url, timeout=120)
 
     def embed(texts: Sequence[str]) -> Floats:
@@ -52,7 +52,7 @@ def ours(url: str) -> Embed:
 
 
 def sentence_transformers(weights: Path) -> Embed:
-    """As its README calls it."""
+    """Embed as its README shows."""
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(str(weights), device="cpu")
@@ -62,7 +62,7 @@ def sentence_transformers(weights: Path) -> Embed:
 
 
 def fastembed(weights: Path, folder: Path) -> Embed:
-    """With the graph as its own repository has it: ids, mask and types to hidden states."""
+    """Embed with a graph like its own repository's: ids, mask and types to hidden states."""
     import torch
     from fastembed import TextEmbedding
     from transformers import BertModel
@@ -70,7 +70,7 @@ def fastembed(weights: Path, folder: Path) -> Embed:
     model = BertModel.from_pretrained(weights, add_pooling_layer=False, attn_implementation="eager").eval()
 
     class Hidden(torch.nn.Module):  # type: ignore[misc]  # torch is not seen by mypy
-        """What the published graph gives."""
+        """The output of the published graph."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -104,7 +104,7 @@ def fastembed(weights: Path, folder: Path) -> Embed:
 
 
 def rate(embed: Embed, texts: Sequence[str], batch: int, clients: int, seconds: float) -> float:
-    """Texts a second."""
+    """Return texts per second."""
     batches = itertools.cycle([texts[i : i + batch] for i in range(0, len(texts) - batch, batch)])
     end = time.monotonic() + seconds
 
@@ -120,14 +120,14 @@ def rate(embed: Embed, texts: Sequence[str], batch: int, clients: int, seconds: 
 
 
 def engines(arguments: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Embed]]:
-    """All that are compared."""
+    """Return all engines to compare."""
     yield "Conch", ours(arguments.url)
     yield "sentence-transformers", sentence_transformers(arguments.weights)
     yield "fastembed", fastembed(arguments.weights, folder)
 
 
 def main() -> None:
-    """Print a table: texts a second, medians of the rounds, and the ratio to the better peer."""
+    """Print a table: texts per second, medians of the rounds, and the ratio to the better peer."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", default="http://127.0.0.1:8080")
     parser.add_argument("--weights", type=Path, required=True)

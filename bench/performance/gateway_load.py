@@ -67,7 +67,7 @@ KINDS = {"FP32": np.float32, "INT32": np.int32, "BOOL": np.bool_}
 
 
 def binary(name: str) -> tuple[dict[str, Any], bytes]:
-    """An output as KServe's binary protocol has it."""
+    """Encode an output in KServe's binary protocol."""
     kind, values = ANSWER[name]
     array = np.array(values, KINDS.get(kind, object))
     if kind == "BYTES":
@@ -80,20 +80,20 @@ def binary(name: str) -> tuple[dict[str, Any], bytes]:
 
 
 class AtOnce(BaseHTTPRequestHandler):
-    """Answers what was asked for, out of ANSWER; `asked` counts."""
+    """Answers requests at once from ANSWER, and counts them in `asked`."""
 
     protocol_version = "HTTP/1.1"
     asked: Synchronized[int]
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
     def do_GET(self) -> None:
-        """Ready."""
+        """Answer readiness."""
         self._send(b"{}")
 
     def do_POST(self) -> None:
-        """The outputs that the request names."""
+        """Answer with the outputs that the request names."""
         with self.asked.get_lock():
             self.asked.value += 1
         body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -119,7 +119,7 @@ def answering(port: int, asked: Synchronized[int]) -> None:
 
 @contextmanager
 def gateway(port: int) -> Iterator[tuple[int, Synchronized[int]]]:
-    """The id of a gateway process on a port, and how often it has called its server, which is on the
+    """Return the id of a gateway process on a port, and how often it has called its server, which is on the
     next port.
     """
     instance = Instance(0, MODEL, "whisper", "", (), "", "", "", 1.0)
@@ -161,13 +161,13 @@ def _wait(port: int) -> None:
 
 
 def processor(pid: int) -> float:
-    """Seconds of processor time so far (proc(5), stat: utime and stime)."""
+    """Return the CPU seconds used so far (proc(5), stat: utime and stime)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def main() -> None:
-    """What the command line asks for."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--in-flight", default="1,16")
     parser.add_argument("--seconds", type=float, default=8.0)

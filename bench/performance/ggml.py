@@ -1,4 +1,4 @@
-"""Whisper's weights as whisper.cpp reads them, for the benchmarks' peer.
+"""Convert Whisper's weights for whisper.cpp, a peer in the benchmarks.
 
 Format: https://github.com/ggml-org/whisper.cpp/blob/v1.8.4/models/convert-pt-to-ggml.py: a magic number,
 eleven sizes, mel filters, the vocabulary, and tensors under OpenAI's names; matrices in float16.
@@ -41,7 +41,7 @@ NAMES = (
 
 
 def openai_name(name: str) -> str:
-    """A tensor's name in OpenAI's checkpoints."""
+    """Return a tensor's name in OpenAI's checkpoints."""
     for pattern, by in NAMES:
         name = re.sub(pattern, by, name)
     return name
@@ -60,8 +60,8 @@ def _tensor(file: BinaryIO, name: str, data: NDArray[np.float32]) -> None:
 
 
 def convert(folder: Path, vocabulary: Path, output: Path) -> None:
-    """Write whisper.cpp's file from a folder in Hugging Face's layout. `vocabulary`: OpenAI's, a token in
-    base64 and its rank on each line.
+    """Write whisper.cpp's file from a folder in Hugging Face layout. `vocabulary` is OpenAI's, one line per
+    token: base64 and rank.
     """
     config = json.loads((folder / "config.json").read_text("utf-8"))
     tokens = [base64.b64decode(line.split()[0]) for line in vocabulary.read_bytes().splitlines() if line]

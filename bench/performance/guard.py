@@ -1,5 +1,5 @@
-"""What the guard costs: NVIDIA's perf_analyzer at tritonserver itself and at its guard, in turn: `python -m
-bench.performance.guard`.
+"""Measure the guard's overhead with NVIDIA's perf_analyzer at tritonserver and at its guard, in turn: `python
+-m bench.performance.guard`.
 
 perf_analyzer 2.51 comes from its wheel; newer ones need a newer C library than Debian 12's. Writes
 docs/benchmarks/guard.json.
@@ -55,7 +55,7 @@ WORK = [
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """Medians over the rounds: requests a second, and the median latency in microseconds."""
+    """Medians over the rounds: requests per second, and median latency in microseconds."""
 
     model: str
     protocol: str
@@ -66,7 +66,7 @@ class Cell:
 
 
 def perf_analyzer(home: Path) -> tuple[str, dict[str, str]]:
-    """The binary out of its wheel, and an environment in which it finds its libraries."""
+    """Return the binary from its wheel, and an environment with its libraries."""
     binary, libraries = home / "perf_analyzer", home / "libraries"
     if not binary.exists():
         libraries.mkdir(parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ def perf_analyzer(home: Path) -> tuple[str, dict[str, str]]:
 
 @contextmanager
 def guarded(model: str, engines: Path, home: Path) -> Iterator[None]:
-    """A guard with its tritonserver, both on loopback ports."""
+    """Start a guard with its tritonserver, both on loopback ports."""
     instance = Instance(
         0,
         model,
@@ -132,7 +132,7 @@ def guarded(model: str, engines: Path, home: Path) -> Iterator[None]:
 def measured(
     binary: str, environment: dict[str, str], model: str, url: str, protocol: str, at_once: int, data: Path
 ) -> tuple[float, float]:
-    """Requests a second and p50 in microseconds of one run.
+    """Return requests per second and p50 in microseconds of one run.
 
     Raises:
         RuntimeError: perf_analyzer found no stable figure.

@@ -40,8 +40,8 @@ Make = Callable[[int], tuple[str, bytes, dict[str, str]]]
 
 
 def kserve_request(seed: int, *, words: bool = False) -> tuple[str, bytes, dict[str, str]]:
-    """Path, body and headers of one request for one window. `words`: with times, as the gateway asks for a
-    file.
+    """Return path, body and headers of a request for one window. `words`: with word times, as the gateway
+    requests for a file.
     """
     prefix = text_prefix("transcribe", "en") if words else PREFIX
     arrays = {
@@ -56,7 +56,7 @@ def kserve_request(seed: int, *, words: bool = False) -> tuple[str, bytes, dict[
 
 
 def gateway_request(model: str, file: bytes | None, seed: int) -> tuple[str, bytes, dict[str, str]]:
-    """The same at the gateway; `file`: a WAV to send instead of a sound made up."""
+    """Return the same for the gateway; `file` is a WAV to send instead of generated audio."""
     line = uuid.uuid4().hex
     fields = {"model": model, "language": "en", "beam_width": "1"} | (
         {} if file else {"max_tokens": str(TOKENS)}
@@ -72,8 +72,8 @@ def gateway_request(model: str, file: bytes | None, seed: int) -> tuple[str, byt
 
 
 def vary(body: bytearray, headers: dict[str, str], number: int) -> None:
-    """Another sample, hardly audible, in each second, so that no two windows are alike: an engine remembers
-    what it has encoded. In place, since copies of two megabytes would make clients the limit.
+    """Change a sample, barely audibly, in each second, so that no two windows are equal, since an engine
+    caches what it has encoded. Works in place, because copying two megabytes would slow the clients down.
     """
     samples = np.random.default_rng(number).integers(-128, 128, WINDOW)
     if length := headers.get("Inference-Header-Content-Length"):
@@ -94,7 +94,7 @@ def client(
     seconds: float,
     seed: int,
 ) -> tuple[list[tuple[float, float]], list[str]]:
-    """When each request began and what it took, as seconds of time.monotonic(); and what failed."""
+    """Return each request's start and duration in seconds of time.monotonic(), and the failures."""
     address, took, failed = urlsplit(url), list[tuple[float, float]](), list[str]()
     until = time.monotonic() + seconds
 
@@ -135,7 +135,7 @@ def measure(
     seconds: float,
     window: float = WINDOW,
 ) -> dict[str, float]:
-    """Requests a second, sound a second, and what requests took, of `in_flight` clients.
+    """Return requests per second, audio per second, and durations, for `in_flight` clients.
 
     Raises:
         RuntimeError: requests that failed: how many, and what the first was told.
@@ -166,7 +166,7 @@ def measure(
 
 
 def main() -> None:
-    """What the command line asks for."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kserve")
     parser.add_argument("--gateway")

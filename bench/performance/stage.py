@@ -1,5 +1,5 @@
-"""What all benchmarks share: one instance of Conch on all cores, peers in processes of their own, their
-memory, and the machine's name.
+"""What all benchmarks share: one instance of Conch on all cores, peers in separate processes, their memory,
+and the machine's name.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ WORK = ROOT / ".conch" / "bench"
 
 
 def cores() -> int:
-    """That this process may use."""
+    """Return the cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def machine() -> str:
-    """The processor's name and its cores."""
+    """Return the processor's name and its number of cores."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
     return f"{names[0] if names else platform.machine()}, {cores()} cores"
 
 
 def group_memory(root: int) -> float:
-    """Resident memory of all descendants of a process, in MB."""
+    """Return the resident memory of all descendants of a process in MB."""
     children: dict[int, list[int]] = {}
     sizes: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
@@ -67,7 +67,7 @@ def running(
     engines: Path = WORK / "engines",
     weights: Path = WORK / "weights",
 ) -> Iterator[tuple[LocalDeployment, subprocess.Popen[bytes]]]:
-    """One instance on all cores, or more, behind nginx and the gateway."""
+    """Start one or more instances on all cores, with nginx and the gateway."""
     environment = {
         "MODEL_ID": model,
         "TARGET": target,
@@ -93,8 +93,8 @@ def running(
 
 
 def middle(runs: Sequence[Mapping[str, Any]], speed: str) -> dict[str, Any]:
-    """Several runs of one measurement as one: the median of each number with a fraction, and the `lowest` and
-    `highest` of `speed`; the rest, and memory, is the first run's.
+    """Combine several runs of one measurement: the median of each float, and `lowest` and `highest` of
+    `speed`; the rest, and memory, is the first run's.
     """
     medians = {
         name: round(median(run[name] for run in runs), 4)
@@ -106,12 +106,12 @@ def middle(runs: Sequence[Mapping[str, Any]], speed: str) -> dict[str, Any]:
 
 
 def spread(row: Mapping[str, Any]) -> str:
-    """The lowest and the highest speed of several runs, for a table."""
+    """Return the lowest and highest speed of several runs, for a table."""
     return "" if row["lowest"] == row["highest"] else f" ({row['lowest']:g}–{row['highest']:g})"
 
 
 def own_memory() -> float:
-    """Peak resident memory of this process, in MB."""
+    """Return the peak resident memory of this process in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

@@ -40,7 +40,7 @@ Make = Callable[[int], tuple[tuple[int, ...], Any]]
 
 
 class Client:
-    """One of several that ask again as soon as they are answered."""
+    """A client that sends a request as soon as the last is answered."""
 
     def __init__(self, ask: Callable[[Client], None]) -> None:
         self.ask, self.began, self.last = ask, 0.0, 0.0
@@ -74,8 +74,8 @@ class Client:
 
 
 class Load:
-    """`clients` requests at a time until `requests` have been asked. `make`: what the decoder and what the
-    encoder read, by the number of a request. `attend`: steps tell where they looked, for the times of words.
+    """Sends `requests` requests, `clients` at a time. `make` returns the decoder's and the encoder's input by
+    number. `attend`: steps return cross-attention, for word timestamps.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Load:
         self.working = clients
 
     def ask(self, client: Client) -> None:
-        """The next request of a client, if any is left."""
+        """Send the next request of a client, if any is left."""
         with self.lock:
             self.asked += 1
             number = self.asked
@@ -107,7 +107,7 @@ class Load:
         self.scheduler.submit(Job(prompt, sampling, client, source, streaming=True, attend=self.attend))
 
     def run(self) -> dict[str, float]:
-        """Requests a second and what each took."""
+        """Return requests per second and each one's duration."""
         self.scheduler.start()
         began = time.perf_counter()
         for client in self.clients:
@@ -128,7 +128,7 @@ class Load:
 
 
 def sounds(runtime: TorchRuntime) -> Make:
-    """Requests for windows of sound, no two the same."""
+    """Make requests for windows of audio, no two equal."""
     found = features(runtime, 8)
 
     def make(number: int) -> tuple[tuple[int, ...], Any]:
@@ -140,14 +140,14 @@ def sounds(runtime: TorchRuntime) -> Make:
 
 
 def features(runtime: TorchRuntime, count: int) -> list[Any]:
-    """Random ones, float16 [frames, mels]."""
+    """Make random features, float16 [frames, mels]."""
     rng = np.random.default_rng(1)
     shape = (runtime.facts.frames, runtime.shape.mels)
     return [rng.standard_normal(shape, np.float32).astype(np.float16) for _ in range(count)]
 
 
 def timed(work: Callable[[], object], seconds: float = 1.0) -> float:
-    """Milliseconds of a call, over many back to back."""
+    """Return the milliseconds of a call, over many in a row."""
     work()
     synchronize()
     began, count = time.perf_counter(), 0
@@ -167,7 +167,7 @@ def synchronize() -> None:
 
 
 def encoder(runtime: TorchRuntime) -> Iterator[tuple[str, Any]]:
-    """Milliseconds for 1 to 8 windows, and the share of what the GPU multiplies at best for seconds."""
+    """Return milliseconds for 1 to 8 windows, and the fraction of the GPU's sustained matrix throughput."""
     peak = _peak(runtime) if runtime.device.gpu else 0.0
     shape = runtime.shape
     flop = _encoder_flop(shape, runtime.facts.encoder_positions)
@@ -187,7 +187,9 @@ def _in_turn(pieces: Sequence[Callable[[], object]]) -> None:
 
 
 def _encoder_flop(shape: Any, length: int) -> float:
-    """Of one window: products of the layers, attention, convolutions, and the decoder's keys and values."""
+    """Count operations for one window: linear layers, attention, convolutions, and the decoder's keys and
+    values.
+    """
     width, inner = shape.width, shape.encoder_inner
     layer = 8 * length * width**2 + 4 * length * width * inner + 4 * length**2 * width
     front = 2 * 2 * length * 3 * shape.mels * width + 2 * length * 3 * width**2
@@ -196,14 +198,14 @@ def _encoder_flop(shape: Any, length: int) -> float:
 
 
 def _peak(runtime: TorchRuntime, size: int = 8192) -> float:
-    """TFLOP/s of a large product, sustained."""
+    """Return the sustained TFLOP/s of a large product."""
     a, b = (torch.randn(size, size, device="cuda", dtype=runtime.device.dtype) for _ in range(2))
     out = torch.empty_like(a)
     return 2 * size**3 / timed(lambda: torch.mm(a, b, out=out), 2.0) / 1e9
 
 
 def steps(runtime: TorchRuntime) -> Iterator[tuple[str, Any]]:
-    """Milliseconds of a decoder step, at a quarter of the positions, by the number of rows."""
+    """Return milliseconds of a decoder step, at a quarter of the positions, by number of rows."""
     batch = runtime.running
     for size in batch.buckets:
         with torch.inference_mode(), runtime.device.on(runtime.device.steps):
@@ -221,9 +223,9 @@ def _one_step(runtime: TorchRuntime, size: int, *, plain: bool) -> None:
 
 
 def agreement(runtime: TorchRuntime, model: Any) -> dict[str, float]:
-    """Ids and log probabilities compared with transformers' in float32 on the same (rounded) weights, fed
-    with our ids: how often ours is its likeliest, how much likelier its own was, how far log probabilities
-    are off.
+    """Compare ids and log probabilities with transformers' in float32 on the same (rounded) weights, given
+    our ids: how often ours is its likeliest, how much likelier its own was, and the error of log
+    probabilities.
     """
     count = min(8, runtime.running.buckets[-1])
     sounds = features(runtime, count)
@@ -258,7 +260,7 @@ def agreement(runtime: TorchRuntime, model: Any) -> dict[str, float]:
 
 
 def generating(model: Any, runtime: TorchRuntime, size: int) -> dict[str, float]:
-    """Transformers' own `generate`."""
+    """Run transformers' own `generate`."""
     sounds = features(runtime, min(size, 8))
     source = torch.from_numpy(np.stack([sounds[i % len(sounds)] for i in range(size)]))
     source = source.to(model.device, model.dtype).transpose(1, 2)
@@ -284,7 +286,7 @@ def generating(model: Any, runtime: TorchRuntime, size: int) -> dict[str, float]
 
 
 def machine() -> dict[str, str]:
-    """What it ran on."""
+    """Describe the machine."""
     found = {"torch": torch.__version__, "python": sys.version.split()[0]}
     if torch.cuda.is_available():
         query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
@@ -296,7 +298,7 @@ def machine() -> dict[str, str]:
 
 
 def main() -> None:
-    """All parts."""
+    """Run all parts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shape", default="whisper-large-v3-turbo")
     parser.add_argument("--encoder-precision", choices=["same", "float8"], default="same")

@@ -53,13 +53,13 @@ ROWS = (1, 8, 32)
 
 
 def shape_of(size: str, ranks: int) -> Shape:
-    """Heads that the ranks cannot share out are rounded up, on one rank as well."""
+    """Return the shape, with heads rounded up to a multiple of the ranks, also on one rank."""
     shape = SIZES[size]
     return replace(shape, decoder_heads=shape.decoder_heads + -shape.decoder_heads % ranks)
 
 
 def make(folder: Path, shape: Shape) -> None:
-    """An engine folder; random numbers are repeated, which makes no product faster."""
+    """Write an engine folder; random numbers are repeated, which makes no product faster."""
     torch.manual_seed(0)
     numbers = (0.02 * torch.randn((1 << 22) + 1)).half()
 
@@ -78,7 +78,7 @@ def make(folder: Path, shape: Shape) -> None:
 
 
 def measure(folder: Path, ranks: int) -> dict[str, Any]:
-    """Milliseconds a step by the number of rows, and the ids of the first row."""
+    """Return milliseconds per step by number of rows, and the ids of the first row."""
     began = time.perf_counter()
     parameters = {"precision": "float16", "max_rows": max(ROWS), "tp_size": ranks}
     runtime = load(folder, parameters)
@@ -102,7 +102,7 @@ def measure(folder: Path, ranks: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """All sizes, on one GPU and on several."""
+    """Run all sizes, on one GPU and on several."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--output", type=Path)

@@ -33,7 +33,7 @@ from .torch_engine import machine as gpu
 
 
 def servers(root: int) -> list[int]:
-    """The tritonservers that descend from a process, and no others that this machine has; oldest first."""
+    """Return the tritonservers that descend from a process, oldest first."""
     parents, found = dict[int, int](), list[int]()
     for entry in Path("/proc").iterdir():
         try:
@@ -55,7 +55,7 @@ def servers(root: int) -> list[int]:
 
 
 class Kill(threading.Timer):
-    """A deployment's first tritonserver is killed so many seconds from now; `victim`: which one it was."""
+    """Kills a deployment's first tritonserver after so many seconds; `victim` is the one it was."""
 
     def __init__(self, after: float, root: int) -> None:
         super().__init__(after, self.kill)
@@ -68,7 +68,7 @@ class Kill(threading.Timer):
         os.kill(self.victim, signal.SIGKILL)
 
     def back(self, seconds: float = 120) -> float:
-        """Seconds from now until there are as many servers as before.
+        """Return the seconds until there are as many servers as before.
 
         Raises:
             RuntimeError: none was killed, or it did not come back.
@@ -85,8 +85,8 @@ class Kill(threading.Timer):
 
 
 def queues(layout: LocalDeployment) -> dict[str, tuple[int, float]]:
-    """Of each Triton model of the first instance: requests so far, and the milliseconds that they waited for
-    it together.
+    """Return, for each Triton model of the first instance, requests so far and their total queueing
+    milliseconds.
     """
     url = f"http://{HOST}:{layout.port}/instances/0/v2/models/stats"
     with urlopen(url, timeout=10) as answer:
@@ -98,7 +98,7 @@ def queues(layout: LocalDeployment) -> dict[str, tuple[int, float]]:
 def between(
     before: Mapping[str, tuple[int, float]], after: Mapping[str, tuple[int, float]]
 ) -> dict[str, float]:
-    """Milliseconds that a request waited for each model between two answers of `queues`."""
+    """Return the mean queueing milliseconds for each model between two results of `queues`."""
     found = {name: (count - before[name][0], ms - before[name][1]) for name, (count, ms) in after.items()}
     return {name: round(ms / count, 2) for name, (count, ms) in found.items() if count > 0}
 
@@ -106,7 +106,7 @@ def between(
 def ways(
     layout: LocalDeployment, model: str, file: bytes | None, named: str
 ) -> list[tuple[str, str, Make, float]]:
-    """Name, URL, how a request is made and its seconds of sound, of each way in."""
+    """Return name, URL, request function and seconds of audio of each endpoint."""
     window = len(file) / 2 / RATE if file else WINDOW
     known: dict[str, tuple[str, Make, float]] = {
         "kserve": (f"http://{HOST}:{layout.kserve_http}", kserve_request, WINDOW),
@@ -117,7 +117,7 @@ def ways(
 
 
 def main() -> None:
-    """What the command line asks for."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="random-large-v3-turbo")
     parser.add_argument("--instances", type=int, default=1)

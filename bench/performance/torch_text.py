@@ -33,18 +33,18 @@ Ids = tuple[int, ...]
 
 
 def text(vocabulary: int, number: int) -> Ids:
-    """Random ids, none with a meaning of its own; no two texts are the same, since ours remembers them."""
+    """Make random ids, none of them special; no two texts are equal, since the engine caches them."""
     return tuple(np.random.default_rng(number).integers(10, vocabulary - 200, READ).tolist())
 
 
 def asked(family: str, start: int, vocabulary: int, first: int, number: int) -> tuple[Ids, Any]:
-    """What the decoder and what the encoder of our engine read."""
+    """Return the decoder's and the encoder's input of our engine."""
     ids = text(vocabulary, first + number)
     return (ids, None) if family == "gpt2" else ((start,), np.array(ids, np.int64))
 
 
 def ours(runtime: TorchRuntime, family: str, start: int, in_flight: int, each: int) -> dict[str, float]:
-    """Tokens a second through the scheduler, and what requests took."""
+    """Return tokens per second through the scheduler, and durations."""
     make = partial(asked, family, start, runtime.facts.vocabulary)
     Load(runtime, in_flight, 8 + 2 * in_flight, partial(make, in_flight * 10_000)).run()
     found = Load(runtime, in_flight, each * in_flight, partial(make, in_flight * 20_000)).run()
@@ -52,7 +52,7 @@ def ours(runtime: TorchRuntime, family: str, start: int, in_flight: int, each: i
 
 
 def theirs(model: Any, vocabulary: int, size: int, **options: Any) -> dict[str, float]:
-    """Tokens a second of transformers' `generate`."""
+    """Return tokens per second of transformers' `generate`."""
     given = torch.tensor([text(vocabulary, n) for n in range(size)], device=model.device)
     mask = torch.ones_like(given)
 
@@ -77,7 +77,7 @@ def theirs(model: Any, vocabulary: int, size: int, **options: Any) -> dict[str, 
 
 
 def main() -> None:
-    """All models and numbers of requests."""
+    """Run all models and numbers of requests."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", choices=FAMILIES, default=list(FAMILIES))
     parser.add_argument("--in-flight", default="1,32")

@@ -1,1 +1,1 @@
-"""Recordings of free voices and of people, and the words that real weights get wrong in them."""
+"""Recordings of free voices and of people, and word error rates of real weights on them."""

@@ -70,7 +70,7 @@ Sound = NDArray[np.float32]
 
 @dataclass
 class Report:
-    """Lines as they come, and the goals that were missed."""
+    """Lines as they are measured, and the goals that were missed."""
 
     missed: list[str] = field(default_factory=list)
 
@@ -79,14 +79,14 @@ class Report:
         print(*parts, flush=True)
 
     def goal(self, what: str, *, met: bool) -> None:
-        """Note one."""
+        """Record one."""
         if not met:
             self.missed.append(what)
             self.line("MISSED", what)
 
 
 def more(folder: Path | None) -> list[Utterance]:
-    """Recordings of one's own: NAME.wav next to NAME.txt."""
+    """Load a user's own recordings: NAME.wav next to NAME.txt."""
     texts = sorted(folder.glob("*.txt")) if folder else []
     return [
         Utterance(
@@ -98,8 +98,8 @@ def more(folder: Path | None) -> list[Utterance]:
 
 
 def recordings(said: list[Utterance], order: int = 0) -> Iterator[tuple[str, Recording]]:
-    """Name and recording: pauses from none to long, noise, music, a telephone. `order`: of the utterances,
-    the pauses and the noise.
+    """Yield name and recording: pauses from none to long, noise, music, telephone. `order` determines
+    utterances, pauses and noise.
     """
     said, noise = random.Random(3 + order).sample(said, len(said)), 7 + order
     kinds: list[tuple[str, tuple[float, float], Callable[[Sound], Sound]]] = [
@@ -116,7 +116,7 @@ def recordings(said: list[Utterance], order: int = 0) -> Iterator[tuple[str, Rec
 
 
 def text_of(mode: str, found: Transcript) -> str:
-    """What a client of the mode reads."""
+    """Return what a client of the mode reads."""
     if mode == "words":
         return " ".join(word.text for word in found.words)
     return " ".join(segment.text for segment in found.segments) if mode == "verbose_json" else found.text
@@ -125,7 +125,7 @@ def text_of(mode: str, found: Transcript) -> str:
 def long_recordings(
     report: Report, direct: Direct, peer: WhisperModel, said: list[Utterance], orders: int
 ) -> None:
-    """The table of recordings and modes; goals are judged over all orders of the utterances."""
+    """Measure the table of recordings and modes; goals are judged over all orders of the utterances."""
     theirs, ours = defaultdict[tuple[str, str], Score](Score), defaultdict[tuple[str, str], Score](Score)
     for name, recording in (found for order in range(orders) for found in recordings(said, order)):
         report.line(f"\n{name}: {len(recording.wave) / 16000:.0f} s")
@@ -163,7 +163,7 @@ def long_recordings(
 
 
 def pairs(report: Report, direct: Direct, said: list[Utterance], count: int = 42) -> None:
-    """Two utterances two seconds apart: none is lost in any format, and offsets are right."""
+    """Check two utterances two seconds apart: none is lost in any format, and offsets are right."""
     rng, short = np.random.default_rng(5), [one for one in said if len(one.wave) < 13 * 16_000]
     gone, offsets = 0, []
     for seed in range(count):
@@ -183,8 +183,8 @@ def pairs(report: Report, direct: Direct, said: list[Utterance], count: int = 42
 
 
 def hour(report: Report, direct: Direct, said: list[Utterance], seconds: float = 3600) -> None:
-    """One file: every utterance again and again, in another order each time. No hour of its own for the
-    peer: its words are those of the shorter recordings.
+    """Measure one file that repeats all utterances, each time in another order. The peer is measured on the
+    shorter recordings only.
     """
     rng, parts = random.Random(8), list[Utterance]()
     while sum(len(one.wave) / 16_000 + 1.6 for one in parts) < seconds:
@@ -210,8 +210,8 @@ def hour(report: Report, direct: Direct, said: list[Utterance], seconds: float =
 
 
 def nothing_said(report: Report, direct: Direct) -> None:
-    """Silence, noise, music and clicks give no words, however short, and cost at most five times a clip of
-    speech.
+    """Check that silence, noise, music and clicks of any length produce no words, and cost at most five times
+    a clip of speech.
     """
     started = time.process_time()
     Listener(direct).hear(jfk().wave, PLAIN, PauseCutter())
@@ -235,8 +235,8 @@ def nothing_said(report: Report, direct: Direct) -> None:
 
 
 def live(report: Report, direct: Direct) -> None:
-    """Turns as a live session finds them, each with its words: every word of a real speaker, clean and under
-    noise, and no other turn.
+    """Check turns as a live session detects them, each with its words: every word of a real speaker, clean
+    and in noise, and no other turn.
     """
     whole = jfk()
     for name, wave in {"jfk.flac": whole.wave, "jfk.flac at 12 dB": noisy(whole.wave, 12)}.items():
@@ -260,21 +260,21 @@ def live(report: Report, direct: Direct) -> None:
 
 @dataclass
 class TurnOver:
-    """Cuts nothing: gives the one turn."""
+    """Cuts nothing: returns the one turn."""
 
     turn: Window
 
     def feed(self, block: Sound) -> Iterator[Window]:
-        """Nothing yet."""
+        """Return nothing yet."""
         yield from ()
 
     def finish(self) -> Iterator[Window]:
-        """The turn."""
+        """Return the turn."""
         yield self.turn
 
 
 def precisions(report: Report, bundle: Path, exact: Path, said: list[Utterance]) -> None:
-    """What int8 weights and the processor's own precision cost against 32 bits."""
+    """Measure what int8 weights and the processor's own precision cost compared with 32 bits."""
     recording = dict(recordings(said))["noise at 20 dB, pauses 0.2-3 s"]
     modes, rates = ("json", "conditioned"), {}
     for folder, precision in ((bundle, None), (exact, "f32")):
@@ -292,7 +292,9 @@ def precisions(report: Report, bundle: Path, exact: Path, said: list[Utterance])
 
 
 def ids(report: Report, exact: Path, weights: Path, said: list[Utterance], most: int = 12) -> None:
-    """Ids of short clips in 32 bits are transformers': greedy with times, greedy and five beams without."""
+    """Check that ids of short clips in 32 bits are transformers': greedy with timestamps, greedy and five
+    beams without.
+    """
     direct = Direct(exact, "f32")
     direct.whisper.lengths = direct.whisper.lengths[-1:]
     theirs = Transformers(weights, direct.whisper)
@@ -313,7 +315,7 @@ def ids(report: Report, exact: Path, weights: Path, said: list[Utterance], most:
 
 
 def word_times(report: Report, bundle: Path, weights: Path, said: list[Utterance], most: int = 12) -> None:
-    """Times of words compared with openai/whisper's, in a recording of a minute with pauses."""
+    """Compare word times with openai/whisper's, in a recording of a minute with pauses."""
     recording = join(random.Random(3).sample(said, min(most, len(said))), (0.2, 3), 1)
     heads = json.loads((weights / "generation_config.json").read_text("utf-8"))["alignment_heads"]
     theirs = openai_words(openai_model(weights, heads), recording.wave)
@@ -355,7 +357,7 @@ def command_line() -> argparse.Namespace:
 
 
 def parts(given: argparse.Namespace) -> set[str]:
-    """What is measured: one part, or all but those that take an hour or a package of their own."""
+    """Select what is measured: one part, or all but those that take an hour or a package of their own."""
     if given.only:
         return {given.only} | ({"hour"} if given.hour else set())
     return set(PARTS) - {"words"} - (set() if given.hour else {"hour"})

@@ -1,6 +1,7 @@
-"""Conversations of neural voices with known speakers, words and times, for measures of who spoke when.
+"""Conversations of neural voices with known speakers, words and times, to evaluate speaker diarization.
 
-Two halves of Kokoro's voices never meet: TUNING voices say sentences.txt, JUDGED voices conversation.txt.
+Kokoro's voices are split in two disjoint halves: TUNING voices say sentences.txt, JUDGED voices
+conversation.txt.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ PAUSE = 0.5  # s: a longer pause inside an utterance is not speech of the refere
 
 @dataclass(frozen=True)
 class SpokenTurn:
-    """An utterance in a conversation; `start` in seconds, `spans`: where it is speech."""
+    """An utterance in a conversation; `start` in seconds, `spans` are its speech."""
 
     speaker: str
     text: str
@@ -45,7 +46,7 @@ class SpokenTurn:
 
 @dataclass(frozen=True)
 class Conversation:
-    """float32 samples [n] at 16 kHz, peak below 1, and what is said in them by whom."""
+    """Float32 samples [n] at 16 kHz, peak below 1, with their turns."""
 
     name: str
     wave: Floats
@@ -53,14 +54,14 @@ class Conversation:
 
     @property
     def speakers(self) -> tuple[str, ...]:
-        """In the order in which they begin."""
+        """Return the speakers in order of appearance."""
         return tuple(dict.fromkeys(turn.speaker for turn in self.turns))
 
 
 @dataclass(frozen=True)
 class Manner:
-    """How people talk. `overlap`: the share of turns that begin before the last one has ended; `channel`:
-    "clean", "noise" (pink, 12 dB below) or "telephone".
+    """How people talk. `overlap` is the fraction of turns that start before the last one has ended; `channel`
+    is "clean", "noise" (pink, 12 dB below) or "telephone".
     """
 
     name: str
@@ -71,7 +72,7 @@ class Manner:
 
 
 def styles(weights: Path) -> Path:
-    """The folder of the voices' styles, fetched by npm as it is configured (which checks the hash).
+    """Return the folder of the voices' styles, fetched with npm (which checks the hash).
 
     Raises:
         subprocess.CalledProcessError: npm could not.
@@ -106,7 +107,7 @@ _LOADED: dict[Path, Voices] = {}
 
 
 def speak(weights: Path, voices: Sequence[str], texts: Sequence[str], processes: int = 2) -> None:
-    """Say each text by each voice, once; kept under `weights`."""
+    """Synthesize each text in each voice once, and store it under `weights`."""
     jobs = [
         (
             weights,
@@ -125,18 +126,18 @@ def speak(weights: Path, voices: Sequence[str], texts: Sequence[str], processes:
 
 
 def place(weights: Path, voice: str, text: str) -> Path:
-    """Where an utterance lies."""
+    """Return the file of an utterance."""
     name = "".join(c if c.isalnum() else "-" for c in text.lower())[:60]
     return weights / "voices" / "conversation" / f"{voice}-{name}.npy"
 
 
 def texts(name: str) -> list[str]:
-    """The lines of a file of this folder."""
+    """Read the lines of a file of this folder."""
     return (HERE / name).read_text("utf-8").splitlines()
 
 
 def spans(wave: Floats) -> list[tuple[float, float]]:
-    """Where an utterance is speech, in seconds; shorter pauses than PAUSE belong to it."""
+    """Return where an utterance is speech, in seconds; pauses shorter than PAUSE are included."""
     frames = np.abs(wave[: len(wave) // 160 * 160]).reshape(-1, 160).max(1) > 0.01 * np.abs(wave).max()
     at = np.flatnonzero(frames)
     cuts = np.flatnonzero(np.diff(at) > PAUSE * 100)
@@ -145,7 +146,7 @@ def spans(wave: Floats) -> list[tuple[float, float]]:
 
 
 def _order(rng: np.random.Generator, count: int) -> Iterator[int]:
-    """Speakers in turn: never the same twice, mostly an answer to the one before the last."""
+    """Order speakers: never the same twice, mostly alternating with the one before the last."""
     weight, last, before = rng.uniform(0.3, 1.0, count), -1, -1
     for first in rng.permutation(count):  # everybody speaks
         yield int(first)
@@ -161,7 +162,7 @@ def _order(rng: np.random.Generator, count: int) -> Iterator[int]:
 def converse(
     weights: Path, manner: Manner, voices: Sequence[str], said: Sequence[str], seed: int
 ) -> Conversation:
-    """A conversation of `manner.speakers` of the voices, of utterances that `speak` has made."""
+    """Make a conversation of `manner.speakers` voices from utterances that `speak` has made."""
     rng = np.random.default_rng(seed)
     names = [str(name) for name in rng.permutation(voices)[: manner.speakers]]
     levels = 10 ** (rng.uniform(-8, 0, len(names)) / 20)

@@ -1,8 +1,7 @@
-"""A bundle's engine and façade in this process, behind the gateway's own transcriber: what `make
-evaluate-real` measures words with.
+"""A bundle's engine and façade in this process, with the gateway's own transcriber, with which `make
+evaluate-real` measures words.
 
-The words are those of a deployment (the same classes in the same order); what is left out is Triton, HTTP and
-nginx.
+The words equal a deployment's (the same classes in the same order); only Triton, HTTP and nginx are left out.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class Direct:
         )
 
     def transcribe(self, arrays: Arrays, wanted: set[str]) -> Arrays:
-        """One request to the façade."""
+        """Send one request to the façade."""
         return list(self.whisper.transcribe(arrays, wanted, self._engine, streaming=False))[-1]
 
     async def infer(self, pool: Pool, arrays: Arrays, outputs: Sequence[str], request_id: str) -> Arrays:
@@ -84,13 +83,13 @@ class Direct:
 
 @dataclass
 class Listener:
-    """The gateway's way from a recording to a transcript."""
+    """Transcribes recordings as the gateway does."""
 
     direct: Direct
     at_once: int = 4
 
     def hear(self, wave: Floats, options: Options, cutter: Cutter) -> Transcript:
-        """All of a recording, samples [n] at 16 kHz."""
+        """Transcribe a recording, samples [n] at 16 kHz."""
         return asyncio.run(self._hear(wave, options, cutter))
 
     async def _hear(self, wave: Floats, options: Options, cutter: Cutter) -> Transcript:

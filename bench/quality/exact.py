@@ -1,4 +1,4 @@
-"""The same weights as the checkpoint has them, in 32 bits: what int8 and bf16 are compared with."""
+"""The checkpoint's own weights in 32 bits, with which int8 and bf16 are compared."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from build.plan import Places
 
 
 def exact_bundle(weights: Path, model_id: str) -> Path:
-    """A bundle of `model_id` without compressed weights; built next to the weights if it is not there. It
-    computes in 32 bits where `Direct` is told so.
+    """Return a bundle of `model_id` without compressed weights, built next to the weights if missing. It
+    computes in 32 bits if `Direct` requests that.
     """
     model = load_catalog()[model_id]
     engines = (weights / "exact").resolve()

@@ -1,4 +1,4 @@
-"""faster-whisper's view of the weights that a bundle was built from."""
+"""Make the weights of a bundle available to faster-whisper."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from serving.audio.tokens import WhisperVocabulary
 
 
 def peer_folder(weights: Path, model_id: str) -> Path:
-    """A folder next to the weights that were built from, with the vocabulary that those may lack."""
+    """Return a folder next to the original weights, with the vocabulary that those may lack."""
     folder, source = weights / f"{model_id}.peer", weights / model_id
     folder.mkdir(exist_ok=True)
     for name in ("model.bin", "config.json", "tokenizer.json"):

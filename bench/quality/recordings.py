@@ -29,7 +29,7 @@ JFK_TEXT = (
 
 @dataclass(frozen=True)
 class Utterance:
-    """One person says one sentence: float32 at 16 kHz."""
+    """One sentence by one person: float32 at 16 kHz."""
 
     text: str
     wave: Floats
@@ -37,7 +37,7 @@ class Utterance:
 
 @dataclass(frozen=True)
 class Recording:
-    """Utterances in one stretch of sound; `starts` and `ends` of each in seconds."""
+    """Utterances in one recording; `starts` and `ends` of each in seconds."""
 
     wave: Floats
     utterances: tuple[Utterance, ...]
@@ -46,26 +46,24 @@ class Recording:
 
     @property
     def text(self) -> str:
-        """All that is said."""
+        """Return its words."""
         return " ".join(utterance.text for utterance in self.utterances)
 
 
 def trimmed(wave: Floats) -> Floats:
-    """Samples [n] without the silence before and after a speaker, so that they begin where the recording
-    says.
-    """
+    """Remove the silence at both ends of samples [n]: the utterance then starts where the recording says."""
     loud = np.flatnonzero(np.abs(wave) > 0.05 * np.abs(wave).max())
     return wave[loud[0] : loud[-1] + 1]
 
 
 def jfk() -> Utterance:
-    """Eleven seconds of a real speaker."""
+    """Return eleven seconds of a real speaker."""
     return Utterance(JFK_TEXT, media.decode(JFK, max_seconds=60, time_limit=60))
 
 
 def utterances(weights: Path, most: int | None = None) -> list[Utterance]:
-    """Every sentence, or the first `most`, by one voice, in turn, at a speed of its own, and the real
-    recording; spoken once, then kept next to the weights, so that runs can be compared.
+    """Return every sentence, or the first `most`, each in the next voice at its own speed, and the real
+    recording. They are synthesized once, then stored next to the weights, so that runs can be compared.
     """
     cache, voices = weights / "voices" / "said", Voices(weights)
     cache.mkdir(parents=True, exist_ok=True)
@@ -82,7 +80,7 @@ def utterances(weights: Path, most: int | None = None) -> list[Utterance]:
 
 
 def join(parts: Sequence[Utterance], pauses: tuple[float, float], seed: int) -> Recording:
-    """Utterances with pauses of random lengths between them, each speaker at a level of their own."""
+    """Join utterances with pauses of random lengths, each speaker at their own level."""
     rng = np.random.default_rng(seed)
     pieces, starts, ends, at = [], [], [], 0
     for part in parts:
@@ -96,7 +94,7 @@ def join(parts: Sequence[Utterance], pauses: tuple[float, float], seed: int) -> 
 
 
 def _mixed(wave: Floats, other: Floats, decibels: float) -> Floats:
-    """`other` under the speech, at a ratio of powers; the level of speech is that of its louder half."""
+    """Mix `other` under the speech at a ratio of powers; the level of speech is that of its louder half."""
     power = float(np.quantile(np.square(wave[: len(wave) // 320 * 320].reshape(-1, 320)).mean(1), 0.75))
     scale = np.sqrt(power / max(float(np.square(other).mean()), 1e-12) / 10 ** (decibels / 10))
     mixed = wave + other * np.float32(scale)
@@ -104,7 +102,9 @@ def _mixed(wave: Floats, other: Floats, decibels: float) -> Floats:
 
 
 def pink(count: int, seed: int) -> Floats:
-    """Samples [count] of noise whose power falls with frequency, as most noise of rooms and streets does."""
+    """Make samples [count] of pink noise, whose power falls with frequency like most noise of rooms and
+    streets.
+    """
     spectrum = np.fft.rfft(np.random.default_rng(seed).standard_normal(count))
     return np.asarray(
         np.fft.irfft(spectrum / np.sqrt(np.maximum(np.arange(len(spectrum)), 1)), count), np.float32
@@ -112,7 +112,7 @@ def pink(count: int, seed: int) -> Floats:
 
 
 def music(count: int, seed: int) -> Floats:
-    """Samples [count] of chords that change every second: sawtooth tones with decay."""
+    """Make samples [count] of chords that change every second: sawtooth tones with decay."""
     rng, t = np.random.default_rng(seed), np.arange(RATE) / RATE
     beats = []
     for _ in range(count // RATE + 1):
@@ -122,22 +122,22 @@ def music(count: int, seed: int) -> Floats:
 
 
 def noisy(wave: Floats, decibels: float, seed: int = 7) -> Floats:
-    """Samples [n] under pink noise, so many decibels below them."""
+    """Mix samples [n] with pink noise, so many decibels below them."""
     return _mixed(wave, pink(len(wave), seed), decibels)
 
 
 def over_music(wave: Floats, decibels: float, seed: int = 7) -> Floats:
-    """Samples [n] over chords, so many decibels below them."""
+    """Mix samples [n] with chords, so many decibels below them."""
     return _mixed(wave, music(len(wave), seed), decibels)
 
 
 def telephone(wave: Floats) -> Floats:
-    """Samples [n] through 8 kHz."""
+    """Resample samples [n] through 8 kHz."""
     return np.asarray(resample_poly(resample_poly(wave, 1, 2), 2, 1), np.float32)
 
 
 def clicks(seconds: float, seed: int = 7) -> Floats:
-    """Samples of two clicks a second in faint noise: nothing that anybody says."""
+    """Make two clicks per second in faint noise, without speech."""
     rng = np.random.default_rng(seed)
     wave = 1e-3 * rng.standard_normal(int(seconds * RATE))
     for at in rng.integers(0, len(wave) - 200, int(2 * seconds)):

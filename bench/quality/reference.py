@@ -1,5 +1,5 @@
-"""What the engine's ids and word times are held to: transformers on the same features, and openai/whisper on
-the same weights and sound.
+"""References for ids and word times: transformers on the same features, and openai/whisper on the same
+weights and audio.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class Transformers:
 
     @cached_property
     def model(self) -> WhisperForConditionalGeneration:
-        """Of the folder."""
+        """Load the folder's model."""
         return WhisperForConditionalGeneration.from_pretrained(self.folder, dtype=torch.float32).eval()
 
     def ids(self, wave: Floats, prefix: str, beams: int) -> list[int]:
-        """Ids of a clip, samples [n], after a prompt. With times, Whisper's rules for them are transformers'
-        as well.
+        """Return the ids of a clip, samples [n], after a prompt. With timestamps, Whisper's rules for them
+        are transformers', too.
         """
         vocabulary, facts = self.whisper.vocabulary, self.whisper
         prompt = list(vocabulary.prompt(prefix, facts.positions).ids)
@@ -83,7 +83,8 @@ class Transformers:
 
 
 def openai_model(folder: Path, heads: Sequence[tuple[int, int]]) -> Any:
-    """openai/whisper's model of a Hugging Face folder; `heads`: (layer, head) that times follow.
+    """Load openai/whisper's model of a Hugging Face folder; `heads` are the (layer, head) pairs for word
+    times.
 
     Raises:
         SystemExit: the package is not installed.
@@ -103,7 +104,7 @@ def openai_model(folder: Path, heads: Sequence[tuple[int, int]]) -> Any:
 
 
 def openai_words(model: Any, wave: Floats) -> list[Word]:
-    """Its words of samples [n], greedy, with their times in seconds."""
+    """Return its words of samples [n], greedy, with times in seconds."""
     with torch.no_grad():
         found = model.transcribe(
             wave, language="en", temperature=0.0, word_timestamps=True, fp16=False, verbose=None
@@ -116,7 +117,7 @@ def openai_words(model: Any, wave: Floats) -> list[Word]:
 
 
 def apart(ours: Sequence[Word], theirs: Sequence[Word]) -> Iterator[float]:
-    """Seconds between the beginnings, and between the ends, of words that both have."""
+    """Return the seconds between the starts, and between the ends, of words that both have."""
     mine, others = ([plain(word.text) for word in words] for words in (ours, theirs))
     for a, b, count in SequenceMatcher(None, mine, others, autojunk=False).get_matching_blocks():
         for one, other in zip(ours[a : a + count], theirs[b : b + count], strict=True):

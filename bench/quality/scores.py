@@ -1,5 +1,5 @@
-"""Word error rates, with Whisper's own normalizer (openai/whisper normalizers/english.py), and which
-utterances are missing.
+"""Compute word error rates with Whisper's own normalizer (openai/whisper normalizers/english.py), and find
+missing utterances.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ plain = EnglishTextNormalizer()
 
 @dataclass(frozen=True)
 class Score:
-    """Errors in words; a rate is a share of `words`."""
+    """Counts of errors in words; rates are relative to `words`."""
 
     words: int = 0
     substituted: int = 0
@@ -23,7 +23,7 @@ class Score:
     inserted: int = 0
 
     def __add__(self, other: Score) -> Score:
-        """Of both texts together."""
+        """Add the counts of both texts."""
         return Score(
             self.words + other.words,
             self.substituted + other.substituted,
@@ -33,12 +33,12 @@ class Score:
 
     @property
     def rate(self) -> float:
-        """Word error rate in percent."""
+        """Return the word error rate in percent."""
         return 100 * (self.substituted + self.deleted + self.inserted) / self.words
 
     @property
     def lost(self) -> float:
-        """Deleted words in percent."""
+        """Return deleted words in percent."""
         return 100 * self.deleted / self.words
 
     def __str__(self) -> str:
@@ -46,14 +46,14 @@ class Score:
 
 
 def score(reference: str, text: str) -> Score:
-    """Of a text against what was said."""
+    """Compare a text with its reference."""
     found = jiwer.process_words([plain(reference)], [plain(text) or " "])
     words = found.hits + found.substitutions + found.deletions
     return Score(words, found.substitutions, found.deletions, found.insertions)
 
 
 def lost(said: Sequence[str], text: str) -> list[str]:
-    """Utterances of which more than half of the words are missing where they would stand."""
+    """Return utterances of which more than half of the words are missing."""
     words = [plain(one).split() for one in said]
     found = jiwer.process_words([" ".join(word for one in words for word in one)], [plain(text) or " "])
     missing = {

@@ -1,4 +1,4 @@
-"""Our networks as sherpa-onnx reads them, so that it is judged on the same weights: `python -m
+"""Export Conch's networks for sherpa-onnx, so that it is evaluated on the same weights: `python -m
 bench.quality.sherpa_graphs FOLDER` writes segmentation.onnx and voice.onnx.
 """
 
@@ -36,7 +36,7 @@ VOICE = {
 
 
 class OneChannel(nn.Module):
-    """Samples [rows, 1, n]."""
+    """Takes samples [rows, 1, n]."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class OneChannel(nn.Module):
 
 
 class OfFeatures(nn.Module):
-    """A voice of features [rows, frames, 80], which sherpa-onnx makes itself."""
+    """Takes features [rows, frames, 80], which sherpa-onnx computes itself."""
 
     def __init__(self, voice: nn.Module) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class OfFeatures(nn.Module):
 
 
 def save(network: nn.Module, example: Tensor, free: int, path: Path, facts: Mapping[str, object]) -> None:
-    """One network with its metadata; `free`: the axis that may have any length."""
+    """Write one network with its metadata; `free` is the axis of variable length."""
     axes = {"x": {0: "rows", free: "n"}, "y": {0: "rows"}}
     names = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": axes}
     torch.onnx.export(network, (example,), str(path), dynamo=False, opset_version=17, **names)
@@ -73,7 +73,7 @@ def save(network: nn.Module, example: Tensor, free: int, path: Path, facts: Mapp
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     folder, networks = Path(sys.argv[1]), load(Path("weights/speakers"))
     folder.mkdir(parents=True, exist_ok=True)
     segmentation, voice = OneChannel(networks.segmentation), OfFeatures(networks.voice)

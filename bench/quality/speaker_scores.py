@@ -1,5 +1,5 @@
-"""The second half of `make evaluate-speakers`, in the peers' environment: senko and sherpa-onnx on the
-recordings that `speakers` wrote, and the tables.
+"""The second half of `make evaluate-speakers`, in the peers' environment: run senko and sherpa-onnx on the
+recordings that `speakers` wrote, and print the tables.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def sherpa(folder: Path) -> Callable[[Path], Turns]:
 
 
 def senkos() -> Callable[[Path], Turns]:
-    """Run senko on a CPU; of its two answers the one with short pauses closed."""
+    """Run senko on a CPU; of its two results the one with short pauses closed."""
     pipeline = senko.Diarizer(device="cpu", quiet=True)
 
     def turns(path: Path) -> Turns:
@@ -62,7 +62,7 @@ def senkos() -> Callable[[Path], Turns]:
 
 
 def annotation(turns: Iterable[tuple[float, float, str]]) -> Annotation:
-    """Turns as pyannote has them."""
+    """Convert turns to pyannote's form."""
     made = Annotation()
     for number, (start, end, speaker) in enumerate(turns):
         made[Segment(start, end), number] = speaker
@@ -70,7 +70,7 @@ def annotation(turns: Iterable[tuple[float, float, str]]) -> Annotation:
 
 
 def errors(row: dict[str, Any], turns: Turns) -> list[float]:
-    """COLUMNS, in percent. pyannote's collar is the whole width, twice what papers name."""
+    """Return COLUMNS in percent. pyannote's collar is the whole width, twice what papers state."""
     truth = annotation((*span, turn["speaker"]) for turn in row["turns"] for span in turn["spans"])
     found, whole = annotation(turns), Timeline([Segment(0, row["seconds"])])
     measures = [DiarizationErrorRate(collar=0.5, skip_overlap=True), DiarizationErrorRate(collar=0.5)]
@@ -79,7 +79,7 @@ def errors(row: dict[str, Any], turns: Turns) -> list[float]:
 
 
 def words(row: dict[str, Any]) -> dict[str, float]:
-    """Errors of words in percent: of all, of each speaker's, and how many have the right name."""
+    """Return word errors in percent: of all, of each speaker's, and how many have the right name."""
 
     def stream(turns: list[dict[str, Any]]) -> Any:
         return meeteval.io.SegLST(
@@ -107,8 +107,8 @@ def words(row: dict[str, Any]) -> dict[str, float]:
 
 
 def named(turns: list[dict[str, Any]], segments: list[dict[str, Any]]) -> float:
-    """The share, in percent, of a transcript's words whose segment has the name of the
-    main speaker of its time.
+    """Return the percentage of a transcript's words whose segment has the name of the main speaker at that
+    time.
     """
     right = total = 0
     for segment in segments:
@@ -123,7 +123,7 @@ def named(turns: list[dict[str, Any]], segments: list[dict[str, Any]]) -> float:
 
 
 def table(rows: list[tuple[str, str, list[float]]]) -> None:
-    """Means by system and set."""
+    """Return means by system and set."""
     sets = list(dict.fromkeys(name for name, _, _ in rows))
     for name in [*sets, ""]:
         for system in dict.fromkeys(system for _, system, _ in rows):
@@ -134,7 +134,7 @@ def table(rows: list[tuple[str, str, list[float]]]) -> None:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=Path(".conch/speakers"))
     parser.add_argument("--peers", default="senko,sherpa-onnx")

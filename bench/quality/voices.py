@@ -1,8 +1,8 @@
-"""Six neural voices out of Python packages: five of Kokoro-82M (Apache-2.0) and Piper's "joe" (trained on CC0
-recordings), run by ONNX Runtime.
+"""Six neural voices from Python packages: five of Kokoro-82M (Apache-2.0) and Piper's "joe" (trained on CC0
+recordings), run with ONNX Runtime.
 
-Phonemes are espeak-ng's. The packages bring Kokoro's Japanese speakers; they say English phonemes as well,
-with a light accent.
+Phonemes are espeak-ng's. The packages bring Kokoro's Japanese speakers, who also speak English phonemes, with
+a light accent.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ NAMES = ("joe", *KOKORO_VOICES)
 
 
 def phonemes(text: str) -> str:
-    """IPA of English, with the punctuation that voices take breath at."""
+    """Return IPA of English, with the punctuation that voices pause at."""
     parts = re.split(r"([,.;:!?])", text)
     spoken = (part if re.fullmatch(r"[,.;:!?]?", part) else " " + _ipa(part) for part in parts)
     return "".join(spoken).strip()
@@ -81,9 +81,7 @@ def _ipa(text: str) -> str:
 
 @dataclass
 class Voices:
-    """All of them; models are fetched at the first use. `styles`: a folder of more voices of Kokoro,
-    NAME.bin each.
-    """
+    """All voices; models are fetched at first use. `styles`: a folder of more Kokoro voices, NAME.bin."""
 
     weights: Path
     styles: Path | None = None
@@ -105,7 +103,9 @@ class Voices:
         return session, json.loads(path.with_suffix(".onnx.json").read_text("utf-8"))["phoneme_id_map"]
 
     def say(self, text: str, voice: str, speed: float = 1.0) -> Floats:
-        """`text` by a voice of NAMES: mono float32 at 16 kHz, silence at both ends removed, peak 0.5."""
+        """Synthesize `text` in a voice of NAMES: mono float32 at 16 kHz, silence at both ends removed, peak
+        0.5.
+        """
         wave, rate = (
             (self._say_joe(phonemes(text), speed), 22_050)
             if voice == "joe"
@@ -119,7 +119,7 @@ class Voices:
         return wave[loud[0] : loud[-1] + 1]
 
     def _say_joe(self, text: str, speed: float) -> Floats:
-        """Piper's VITS: `^`, a pad after each phoneme, `$`; scales of noise, length and noise of length
+        """Run Piper's VITS: `^`, a pad after each phoneme, `$`; scales of noise, length and noise of length
         (piper's defaults).
         """
         session, known = self._joe

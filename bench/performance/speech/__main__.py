@@ -18,7 +18,7 @@ from .report import goals, report
 
 
 def main() -> None:
-    """Measure everybody, or one peer in this process."""
+    """Measure all systems, or one peer in this process."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peer", choices=PEERS)
     parser.add_argument("--requests", type=int, default=32)

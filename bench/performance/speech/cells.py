@@ -1,4 +1,4 @@
-"""Clips, and measurements of them."""
+"""Clips, and their measurements."""
 
 from __future__ import annotations
 
@@ -44,12 +44,14 @@ class Cell:
 
 @cache
 def speech() -> Floats:
-    """Eleven seconds of a voice, float32 at 16 kHz."""
+    """Return eleven seconds of speech, float32 at 16 kHz."""
     return media.decode(JFK, max_seconds=60, time_limit=60)
 
 
 def sound(seconds: int, seed: int) -> Floats:
-    """Speech that begins somewhere, since the gateway leaves out what is none; random weights do not care."""
+    """Return audio with speech in it, since the gateway leaves out silence; random weights ignore the
+    content.
+    """
     return np.resize(np.roll(speech(), -seed * RATE // 7), seconds * RATE)
 
 
@@ -63,8 +65,8 @@ def measure(
     per_call: int = 1,
     prepare: Callable[[Floats], Any] = lambda clip: clip,
 ) -> Cell:
-    """Call with distinct clips from `concurrency` threads. `per_call`: clips that one call handles together;
-    `prepare` is not timed.
+    """Transcribe distinct clips from `concurrency` threads. `per_call` clips go into one call; `prepare` is
+    not timed.
     """
     clips = [prepare(sound(seconds, i)) for i in range(requests)]
     return timed_cell(who, seconds, concurrency, clips, call, memory, per_call)
@@ -79,7 +81,7 @@ def timed_cell(
     memory: Callable[[], float],
     per_call: int = 1,
 ) -> Cell:
-    """Call once to warm up, then with each of the clips, which have `seconds`, as `measure` does."""
+    """Warm up with one call, then time each of the clips, of length `seconds`, as `measure` does."""
     call(clips[0])
     latencies: list[float] = []
     lock = threading.Lock()

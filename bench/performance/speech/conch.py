@@ -1,4 +1,4 @@
-"""Conch's ways, through the gateway and at Triton."""
+"""Conch's endpoints: the gateway, and KServe."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ORDER = ROOT / "miniatures" / "recordings" / "order.wav"
 
 
 def wav(clip: Floats) -> bytes:
-    """16-bit WAV."""
+    """Encode a 16-bit WAV."""
     buffer = io.BytesIO()
     with riff.open(buffer, "wb") as file:
         file.setnchannels(1)
@@ -36,7 +36,7 @@ def wav(clip: Floats) -> bytes:
 
 
 def gateway_call(layout: LocalDeployment, model: str, tokens: int | None = TOKENS) -> Callable[[bytes], None]:
-    """Through nginx and the gateway, with a WAV file."""
+    """Send a WAV file through nginx and the gateway."""
     client = httpx.Client(trust_env=False, base_url=f"http://{HOST}:{layout.port}", timeout=300)
     limit = {} if tokens is None else {"max_tokens": str(tokens)}
     fields = {"model": model, "language": "en", "beam_width": "1"} | limit
@@ -52,7 +52,7 @@ def gateway_call(layout: LocalDeployment, model: str, tokens: int | None = TOKEN
 def triton_call(
     layout: LocalDeployment, tokens: int = TOKENS, *, least: int = TOKENS - 1
 ) -> Callable[[Floats], None]:
-    """KServe, through nginx and the guard; `least`: tokens that must be made."""
+    """Send a KServe request through nginx and the guard; `least` is the minimum of generated tokens."""
     client = httpx.Client(trust_env=False, base_url=f"http://{HOST}:{layout.kserve_http}", timeout=300)
 
     def call(clip: Floats) -> None:
@@ -71,7 +71,7 @@ def triton_call(
 
 
 def conch(model: str, requests: int) -> list[Cell]:
-    """Both ways into one instance, and the gateway with nothing set."""
+    """Measure both endpoints of one instance, and the gateway with default options."""
     cells = []
     label = "Conch, unpadded" if model.endswith("unpadded") else "Conch"
     with running(model) as (layout, process):
@@ -105,8 +105,8 @@ def conch(model: str, requests: int) -> list[Cell]:
 
 
 def overhead() -> float:
-    """Median seconds that gateway and nginx add to a sentence of 1.6 s that the miniature knows, decoding
-    included; the calls take turns. Its text ends by itself, so the work is equal.
+    """Return the median seconds that gateway and nginx add for a sentence of 1.6 s that the miniature knows,
+    including decoding; the calls alternate. The text ends by itself, so the work is equal.
     """
     with running("mini-whisper") as (layout, _):
         clip = media.decode(ORDER, max_seconds=60, time_limit=60)

@@ -12,8 +12,8 @@ from .cells import DEFAULTS, LENGTHS, RATE, TOKENS, Cell, Floats, measure
 
 
 def faster_whisper(checkpoint: Path, threads: int, requests: int) -> list[Cell]:
-    """CTranslate2 int8, greedy; at concurrency 8 by threads, and its batched pipeline with the clips in one
-    recording.
+    """Measure CTranslate2 int8, greedy; at concurrency 8 with threads, and its batched pipeline with the
+    clips in one recording.
     """
     from ctranslate2.converters import TransformersConverter
     from faster_whisper import BatchedInferencePipeline, WhisperModel
@@ -67,7 +67,7 @@ def faster_whisper(checkpoint: Path, threads: int, requests: int) -> list[Cell]:
 
 
 def transformers(checkpoint: Path, threads: int, requests: int) -> list[Cell]:
-    """f32 generate; at concurrency 8 as one static batch."""
+    """Measure generate in f32; at concurrency 8 as one static batch."""
     import torch
     from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration
 
@@ -109,7 +109,7 @@ PEERS = {"faster-whisper": faster_whisper, "transformers": transformers}
 
 
 def checkpoint_folder() -> Path:
-    """The random weights in Hugging Face layout: the same seed as the bundle's."""
+    """Write the random weights in Hugging Face layout, with the bundle's seed."""
     folder = WORK / "checkpoint"
     if not (folder / "model.safetensors").exists():
         import torch

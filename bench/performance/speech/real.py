@@ -49,7 +49,7 @@ Call = Callable[[int], str]
 
 
 def clips(seconds: int) -> list[Recording]:
-    """Sentences after each other, as many as fit; those alone that do not are left out."""
+    """Join sentences into clips, as many as fit; sentences that are too long are skipped."""
     spoken = utterances(ROOT / "weights", SENTENCES if seconds == SECONDS else None)
     said = cycle(one for one in spoken if len(one.wave) / RATE + 0.6 <= seconds)
     made = list[Recording]()
@@ -65,13 +65,13 @@ def clips(seconds: int) -> list[Recording]:
 
 
 def wrong(heard: dict[int, str], made: list[Recording]) -> float:
-    """Word error rate in percent, all clips together."""
+    """Compute the word error rate in percent over all clips."""
     return score(" ".join(made[i].text for i in heard), " ".join(heard.values())).rate
 
 
 @contextmanager
 def through_gateway(made: list[Recording]) -> Iterator[tuple[Call, Callable[[], float]]]:
-    """One instance on all cores; `Call` sends a WAV file."""
+    """Start one instance on all cores; `Call` sends a WAV file."""
     files = [wav(one.wave) for one in made]
     with running(MODEL, engines=ROOT / "engines", weights=ROOT / "weights") as (layout, process):
         client = httpx.Client(trust_env=False, base_url=f"http://{HOST}:{layout.port}", timeout=600)
@@ -90,7 +90,7 @@ def through_gateway(made: list[Recording]) -> Iterator[tuple[Call, Callable[[], 
 def faster_whisper(
     made: list[Recording], threads: int, workers: int, batch: int
 ) -> Iterator[tuple[Call, Callable[[], float]]]:
-    """CTranslate2 int8; with a batch, one call transcribes that many clips."""
+    """Load CTranslate2 int8; with a batch, one call transcribes that many clips."""
     from faster_whisper import BatchedInferencePipeline, WhisperModel
 
     folder = str(peer_folder(ROOT / "weights", MODEL))
@@ -117,8 +117,8 @@ def faster_whisper(
 def whisper_cpp(
     made: list[Recording], threads: int, models: int, seconds: int
 ) -> Iterator[tuple[Call, Callable[[], float]]]:
-    """In float16; each model transcribes one clip at a time. Clips of less than 28 s are encoded with 2 s of
-    silence (`audio_ctx`), as here.
+    """Load it in float16; each model transcribes one clip at a time. Clips of less than 28 s are encoded with
+    2 s of silence (`audio_ctx`), as Conch does.
     """
     from pywhispercpp.model import Model
 
@@ -151,7 +151,7 @@ def cell(
     seconds: int,
     batch: int = 0,
 ) -> None:
-    """Measure and keep one. Of a batch's words no rate is taken: they are several clips'."""
+    """Measure and store one. A batch has no word error rate, since its words are those of several clips."""
     heard: dict[int, str] = {}
 
     def noted(number: int) -> None:
@@ -166,12 +166,12 @@ def cell(
 
 
 def path(name: str, concurrency: int, run: int, seconds: int) -> Path:
-    """Where a cell is kept."""
+    """Return where a cell is stored."""
     return KEPT / str(seconds) / str(run) / f"{name.replace(' ', '-').replace(',', '')}-{concurrency}.json"
 
 
 def rows(seconds: int) -> list[dict[str, Any]]:
-    """What has been measured: of each cell the middle of its runs."""
+    """Return what has been measured: the middle run of each cell."""
     found: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for file in sorted((KEPT / str(seconds)).glob("*/*.json")):
         row = json.loads(file.read_text("utf-8"))
@@ -180,7 +180,7 @@ def rows(seconds: int) -> list[dict[str, Any]]:
 
 
 def report(seconds: int) -> list[str]:
-    """Goals (of 30 s) and cells, Markdown, of what has been measured."""
+    """Return goals (for 30 s) and cells in Markdown."""
     measured = rows(seconds)
     lines = ["| goal | wanted | reached |", "|---|---|---|"]
     for many, wanted in WANTED.items() if seconds == SECONDS else ():
@@ -198,7 +198,7 @@ def report(seconds: int) -> list[str]:
 
 
 def measure(made: list[Recording], run: int, seconds: int, *, cpp: bool) -> None:
-    """Everybody's cells of one run that are not there yet. `cpp`: whisper.cpp's, too."""
+    """Measure all missing cells of one run. `cpp`: include whisper.cpp."""
     for many in CONCURRENCY:
         ways: dict[str, tuple[Any, int]] = {"Conch": (through_gateway(made), 0)}
         for threads, workers, batch in SETTINGS[many]:
@@ -214,7 +214,7 @@ def measure(made: list[Recording], run: int, seconds: int, *, cpp: bool) -> None
 
 
 def main() -> None:
-    """Measure what is missing, then print what there is."""
+    """Measure what is missing, then print all results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--runs", type=int, default=1, help="of everybody, in turns; medians are reported")

@@ -1,4 +1,4 @@
-"""What was measured, as Markdown, JSON and a plot, and the goals."""
+"""Report measurements and goals as Markdown, JSON and a plot."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .conch import OVERHEAD_REQUESTS, wav
 
 
 def ratio(cells: Sequence[Cell], ours: str, seconds: int, concurrency: int, peers: str) -> float:
-    """Our clips per second over the best figure of a peer at the same number of clips in flight."""
+    """Divide Conch's clips per second by the best peer's at the same number of clips in flight."""
     mine = next(
         cell for cell in cells if (cell.who, cell.seconds, cell.concurrency) == (ours, seconds, concurrency)
     )
@@ -35,7 +35,7 @@ def ratio(cells: Sequence[Cell], ours: str, seconds: int, concurrency: int, peer
 
 
 def decoding_seconds(seconds: int) -> float:
-    """Median time to decode a clip's WAV file, as the gateway does."""
+    """Return the median time to decode a clip's WAV file, as the gateway does."""
     times = []
     with tempfile.NamedTemporaryFile(suffix=".wav") as file:
         file.write(wav(sound(seconds, 0)))
@@ -48,7 +48,7 @@ def decoding_seconds(seconds: int) -> float:
 
 
 def goals(cells: Sequence[Cell], added: float) -> list[tuple[str, float, float]]:
-    """Goal, wanted, reached."""
+    """Return goal, target and result."""
     return [
         (
             "30 s, concurrency 1: times faster-whisper (wanted at least)",
@@ -80,7 +80,7 @@ def goals(cells: Sequence[Cell], added: float) -> list[tuple[str, float, float]]
 
 
 def table(cells: Sequence[Cell]) -> list[str]:
-    """Markdown rows."""
+    """Return Markdown rows."""
     lines = [
         "",
         "| | clip s | in flight | clips | RTFx | clips/s | p50 | p95 | p99 | MB |",
@@ -96,7 +96,7 @@ def table(cells: Sequence[Cell]) -> list[str]:
 
 
 def report(cells: Sequence[Cell], added: float) -> None:
-    """Markdown, JSON and a plot."""
+    """Write Markdown, JSON and a plot."""
     equal, defaults = [c for c in cells if DEFAULTS not in c.who], [c for c in cells if DEFAULTS in c.who]
     DOCS.mkdir(parents=True, exist_ok=True)
     (DOCS / "whisper-base-cpu.json").write_text(
@@ -143,7 +143,7 @@ def report(cells: Sequence[Cell], added: float) -> None:
 
 
 def plot(cells: Sequence[Cell]) -> None:
-    """Clips per second, one panel for each clip length."""
+    """Plot clips per second, one panel for each clip length."""
     import matplotlib as mpl
 
     mpl.use("Agg")

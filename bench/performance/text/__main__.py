@@ -22,7 +22,7 @@ from .report import goals, kept, report
 
 
 def everybody(model: Model, peers: Sequence[str]) -> list[Cell]:
-    """Conch, then each peer."""
+    """Measure Conch, then each peer."""
     rows = [
         row
         for name in peers
@@ -32,7 +32,7 @@ def everybody(model: Model, peers: Sequence[str]) -> list[Cell]:
 
 
 def main() -> None:
-    """Measure everybody, or one peer in this process."""
+    """Measure all systems, or one peer in this process."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peer", choices=PEERS)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))

@@ -1,4 +1,4 @@
-"""Shapes, requests of mixed lengths, and measurements of them."""
+"""Shapes, requests of mixed lengths, and their measurements."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONCH, INT8, CT2, HF = "Conch", "Conch, int8", "CTranslate2", "transformers"
 
 @dataclass(frozen=True)
 class Model:
-    """A shape. `answers`: the numbers of tokens wanted, in turn."""
+    """A shape. `answers`: the numbers of tokens to generate, in turn."""
 
     name: str
     family: str
@@ -33,12 +33,12 @@ class Model:
 
     @property
     def folder(self) -> Path:
-        """Where checkpoints for the peers lie."""
+        """Return the folder of the peers' checkpoints."""
         return WORK / "text" / self.name
 
     @property
     def alone(self) -> bool:
-        """A decoder without an encoder."""
+        """Tell whether it is decoder-only."""
         return self.family == "gpt2"
 
 
@@ -56,7 +56,7 @@ MODELS = {
 
 @dataclass(frozen=True)
 class Request:
-    """Ids to read, and how many to make."""
+    """Ids to read, and how many to generate."""
 
     ids: tuple[int, ...]
     wanted: int
@@ -64,8 +64,8 @@ class Request:
 
 @dataclass(frozen=True)
 class Cell:
-    """One measurement, or the middle of several. Times in seconds: until the first token (0 where it cannot
-    be seen), and until the last. `lowest`, `highest`: tokens per second of several runs.
+    """One measurement, or the median of several. Times in seconds: to the first token (0 where unknown), and
+    to the last. `lowest`, `highest`: tokens per second of several runs.
     """
 
     who: str
@@ -88,9 +88,7 @@ Call = Callable[[Sequence[Request]], list[Timed]]
 
 
 def requests(model: Model, count: int) -> list[Request]:
-    """Mixed lengths, the same for everybody. Ids with a meaning of their own, which are the first and the
-    last, are not among them.
-    """
+    """Return mixed lengths, the same for all systems, without special ids (the first and the last)."""
     random = np.random.default_rng(count)
     pairs = itertools.islice(itertools.cycle(zip(PROMPTS, model.answers, strict=True)), count)
     return [
@@ -100,7 +98,7 @@ def requests(model: Model, count: int) -> list[Request]:
 
 
 def measure(who: str, model: Model, concurrency: int, call: Call, batch: int = 1) -> Cell:
-    """Call from threads until all requests are done. `batch`: requests that go into one call."""
+    """Send all requests from threads. `batch` is the number of requests per call."""
     asked = requests(model, REQUESTS[concurrency])
     groups = [asked[i : i + batch] for i in range(0, len(asked), batch)]
     call([Request(request.ids, 4) for request in groups[0]])
@@ -129,7 +127,7 @@ def measure(who: str, model: Model, concurrency: int, call: Call, batch: int = 1
 
 
 def middles(runs: Sequence[Sequence[Cell]]) -> list[Cell]:
-    """The middle of each measurement over several runs of all."""
+    """Return the median of each measurement over several runs."""
     found: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for cell in (cell for run in runs for cell in run):
         found.setdefault((cell.who, cell.concurrency), []).append(dataclasses.asdict(cell))
@@ -137,7 +135,7 @@ def middles(runs: Sequence[Sequence[Cell]]) -> list[Cell]:
 
 
 def one(model: Model, lengths: tuple[int, int]) -> Request:
-    """A request of given lengths."""
+    """Make a request of given lengths."""
     return Request(
         tuple(np.random.default_rng(3).integers(10, model.vocabulary - 200, lengths[0]).tolist()), lengths[1]
     )

@@ -1,4 +1,4 @@
-"""Conch's ways, each at the engine model of one instance."""
+"""Conch's engine models of one instance."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FIRST_BESIDE = f"Conch, streamed, two tokens next to {OTHERS} others"
 
 
 def tensors(request: Request) -> dict[str, Any]:
-    """Inputs of `tensorrt_llm`; no id ends an answer."""
+    """Make inputs of `tensorrt_llm`; no id ends an answer."""
     scalars = {"input_lengths": len(request.ids), "request_output_len": request.wanted, "end_id": -1}
     return {
         "input_ids": np.array([request.ids], np.int32),
@@ -40,7 +40,7 @@ def tensors(request: Request) -> dict[str, Any]:
 
 
 def unary(layout: LocalDeployment) -> Call:
-    """`tensorrt_llm` over HTTP."""
+    """Call `tensorrt_llm` over HTTP."""
     client = httpx.Client(trust_env=False, base_url=f"http://{HOST}:{layout.kserve_http}", timeout=600)
 
     def call(group: Sequence[Request]) -> list[Timed]:
@@ -57,7 +57,7 @@ def unary(layout: LocalDeployment) -> Call:
 
 
 def streamed(layout: LocalDeployment) -> Call:
-    """`tensorrt_llm_stream` over gRPC: a response for each token."""
+    """Call `tensorrt_llm_stream` over gRPC: a response for each token."""
 
     def call(group: Sequence[Request]) -> list[Timed]:
         (request,) = group
@@ -86,7 +86,7 @@ def streamed(layout: LocalDeployment) -> Call:
 
 
 def some(who: str, model: Model, call: Call, lengths: tuple[int, int] = SHORT_ONE) -> Cell:
-    """Short requests, one after the other."""
+    """Send short requests one after another."""
     begin = time.perf_counter()
     timed = [call([one(model, lengths)])[0] for _ in range(SHORT_ONES)]
     tokens, seconds = SHORT_ONES * lengths[1], time.perf_counter() - begin
@@ -102,7 +102,7 @@ def some(who: str, model: Model, call: Call, lengths: tuple[int, int] = SHORT_ON
 
 @contextmanager
 def long_ones(model: Model, call: Call, count: int) -> Iterator[None]:
-    """So many long requests run all the time, each followed by another."""
+    """Keep so many long requests running, each followed by another."""
     over = threading.Event()
 
     def run() -> None:
@@ -122,7 +122,7 @@ def long_ones(model: Model, call: Call, count: int) -> Iterator[None]:
 
 
 def beside_others(model: Model, unary: Call, streamed: Call) -> list[Cell]:
-    """Short requests next to one that is long, and the first token of streams next to eight that are."""
+    """Measure short requests during a long one, and the first token of streams during eight long ones."""
     cells = [some(ALONE, model, unary), some(FIRST_ALONE, model, streamed, FIRST_ONE)]
     with long_ones(model, unary, 1):
         cells.append(some(BESIDE, model, unary))
@@ -132,7 +132,7 @@ def beside_others(model: Model, unary: Call, streamed: Call) -> list[Cell]:
 
 
 def conch(model: Model) -> list[Cell]:
-    """One instance after the other: with weights of 8 bits one face of its engine, as they are both."""
+    """Measure one instance after another: unary and streamed, and with int8 weights one of them."""
     with running(f"random-{model.name}-int8") as (layout, _):
         cells = [measure(INT8, model, concurrency, unary(layout)) for concurrency in REQUESTS]
     with running(f"random-{model.name}") as (layout, _):

@@ -14,7 +14,7 @@ from .cells import CT2, HF, REQUESTS, Call, Cell, Model, Request, Timed, measure
 
 
 def checkpoint(model: Model) -> Path:
-    """The random weights in Hugging Face layout: the same seed as the bundle's."""
+    """Write the random weights in Hugging Face layout, with the bundle's seed."""
     folder = model.folder / "checkpoint"
     if not (folder / "model.safetensors").exists():
         import torch
@@ -27,7 +27,7 @@ def checkpoint(model: Model) -> Path:
 
 
 class Numbered:
-    """A tokenizer as far as CTranslate2's converter looks: `<0>`, `<1>` and so on."""
+    """A tokenizer with what CTranslate2's converter needs: `<0>`, `<1>` and so on."""
 
     def __init__(self, vocabulary: int, end: int) -> None:
         self.vocabulary = vocabulary
@@ -35,16 +35,16 @@ class Numbered:
         self.eos_token = self.unk_token = f"<{end}>"
 
     def get_vocab(self) -> dict[str, int]:
-        """Ids by token."""
+        """Return ids by token."""
         return {f"<{i}>": i for i in range(self.vocabulary)}
 
     def convert_ids_to_tokens(self, token: int) -> str:
-        """The token of an id."""
+        """Return the token of an id."""
         return f"<{token}>"
 
 
 def converted(model: Model) -> Path:
-    """The weights as CTranslate2 wants them, in float32; it quantizes when it loads."""
+    """Convert the weights for CTranslate2, in float32; it quantizes when it loads."""
     from ctranslate2.converters import TransformersConverter
 
     class Converter(TransformersConverter):  # type: ignore[misc]
@@ -59,9 +59,7 @@ def converted(model: Model) -> Path:
 
 
 def ct2_call(model: Model, precision: str, workers: int) -> Call:
-    """A batch; a row that has made its tokens leaves it. `workers` batches run side by side and share the
-    cores.
-    """
+    """Run a batch; finished rows leave it. `workers` batches run concurrently and share the cores."""
     import ctranslate2
 
     kind = ctranslate2.Generator if model.alone else ctranslate2.Translator
@@ -118,7 +116,7 @@ def ct2_call(model: Model, precision: str, workers: int) -> Call:
 
 
 def ctranslate2(model: Model) -> list[Cell]:
-    """In both precisions, as static batches and as single requests on as many workers as there are cores."""
+    """Measure both precisions, as static batches and as single requests on as many workers as cores."""
     cells = []
     for precision in ("float32", "int8"):
         whole, apart = ct2_call(model, precision, 1), ct2_call(model, precision, cores())
@@ -131,9 +129,7 @@ def ctranslate2(model: Model) -> list[Cell]:
 
 
 def transformers_call(model: Model, precision: str) -> Call:
-    """`generate` on a batch, filled up on the left; a row that has made its tokens stays until the longest
-    has.
-    """
+    """Run `generate` on a batch with left padding; a finished row stays until the longest has finished."""
     import torch
     import transformers as library
     from transformers import StoppingCriteria, StoppingCriteriaList
@@ -178,7 +174,7 @@ def transformers_call(model: Model, precision: str) -> Call:
 
 
 def transformers(model: Model) -> list[Cell]:
-    """In both precisions, as static batches."""
+    """Measure both precisions as static batches."""
     cells = []
     for precision in ("float32", "bfloat16"):
         call = transformers_call(model, precision)

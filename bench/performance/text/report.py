@@ -1,4 +1,4 @@
-"""What was measured, as Markdown, JSON and a plot, and the goals."""
+"""Report measurements and goals as Markdown, JSON and a plot."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from .conch import ALONE, BESIDE, FIRST_ALONE, FIRST_BESIDE, OTHERS
 
 
 def best(cells: Sequence[Cell], who: str, model: str, concurrency: int) -> float:
-    """Tokens per second of the fastest of somebody's ways with so many requests at hand; nobody is bound to
-    take them all at once. Not a number where somebody was not measured.
+    """Return tokens per second of a system's fastest mode with so many requests available, not necessarily
+    all at once. NaN if not measured.
     """
     found = (c for c in cells if c.who.startswith(who) and c.model == model and c.concurrency <= concurrency)
     return max((c.tokens_per_second for c in found), default=nan)
 
 
 def rate(cells: Sequence[Cell], who: str, model: str, concurrency: int) -> float:
-    """Our unary tokens per second, CONCH's or INT8's; not a number where that was not measured."""
+    """Return Conch's unary tokens per second, float or int8; NaN if not measured."""
     found = (
         c.tokens_per_second for c in cells if (c.who, c.model, c.concurrency) == (who, model, concurrency)
     )
@@ -30,12 +30,12 @@ def rate(cells: Sequence[Cell], who: str, model: str, concurrency: int) -> float
 
 
 def ratio(cells: Sequence[Cell], who: str, peer_name: str, model: str, concurrency: int) -> float:
-    """The same over a peer's best."""
+    """Divide it by a peer's best."""
     return rate(cells, who, model, concurrency) / best(cells, peer_name, model, concurrency)
 
 
 def goals(cells: Sequence[Cell]) -> Iterator[tuple[str, float, float]]:
-    """Goal, wanted, reached; of what was measured."""
+    """Return goal, target and result of what was measured."""
     for model in dict.fromkeys(cell.model for cell in cells):
         own = {cell.who: cell for cell in cells if cell.model == model}
         for many, (who, weights) in itertools.product((8, 32), ((CONCH, ""), (INT8, ", int8"))):
@@ -62,12 +62,12 @@ def goals(cells: Sequence[Cell]) -> Iterator[tuple[str, float, float]]:
 
 
 def shown(value: float, form: str) -> str:
-    """A cell of a table; a dash for what was not measured."""
+    """Format a cell of a table; a dash for what was not measured."""
     return "–" if isnan(value) else form.format(value)
 
 
 def ratios(cells: Sequence[Cell]) -> list[str]:
-    """Markdown: tokens per second, ours and the peers' best."""
+    """Return tokens per second, Conch's and the peers' best, in Markdown."""
     lines = [
         "",
         f"| | in flight | Conch | int8 | {CT2}'s best | times | int8 | {HF}' best | times | int8 |",
@@ -83,7 +83,7 @@ def ratios(cells: Sequence[Cell]) -> list[str]:
 
 
 def table(cells: Sequence[Cell]) -> list[str]:
-    """Markdown rows."""
+    """Return Markdown rows."""
     lines = [
         "",
         "| | in flight | requests | tokens/s | first token p50 | p99 | whole p50 | p99 |",
@@ -99,7 +99,7 @@ def table(cells: Sequence[Cell]) -> list[str]:
 
 
 def kept(models: Sequence[Model]) -> Runs:
-    """What earlier runs measured of other models than these."""
+    """Return earlier measurements of other models."""
     path = DOCS / "text-cpu.json"
     data = json.loads(path.read_text("utf-8")) if path.exists() else {}
     return {
@@ -110,7 +110,7 @@ def kept(models: Sequence[Model]) -> Runs:
 
 
 def report(runs: Runs) -> None:
-    """Markdown, JSON and a plot."""
+    """Write Markdown, JSON and a plot."""
     DOCS.mkdir(parents=True, exist_ok=True)
     runs = {name: runs[name] for name in MODELS if name in runs}
     data = {
@@ -167,7 +167,7 @@ def report(runs: Runs) -> None:
 
 
 def plot(cells: Sequence[Cell]) -> None:
-    """Tokens per second, one panel for each shape."""
+    """Plot tokens per second, one panel for each shape."""
     from matplotlib.figure import Figure
 
     names = list(dict.fromkeys(cell.model for cell in cells))
