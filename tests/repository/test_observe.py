@@ -21,6 +21,7 @@ DASHBOARDS = sorted((OBSERVE / "dashboards").glob("*.json"))
 # What Prometheus and the exporters call theirs; the stack test asks a real one for each.
 OTHERS = re.compile(
     r"up|probe_(?:success|ssl_earliest_cert_expiry)|node_\w+|DCGM_FI_DEV_(?:GPU_UTIL|FB_USED)"
+    r"|nv_gpu_memory_(?:used|total)_bytes|nv_trt_llm_(?:kv_cache_block|request)_metrics"
 )
 OPERATORS = {"or", "and", "unless"}
 

@@ -36,7 +36,7 @@ BIN = ROOT / ".venv" / "prometheus" / "usr" / "bin"
 OBSERVE = ROOT / "docker" / "observe"
 MODELS = TEXT_MODELS.split(",")
 SPEAKERS = ("conch_gateway_diarization_seconds", "conch_gateway_recording_speakers")
-ABSENT = ("DCGM", "conch_gateway_question_seconds_bucket", *SPEAKERS)
+ABSENT = ("DCGM", "nv_gpu_", "nv_trt_llm_", "conch_gateway_question_seconds_bucket", *SPEAKERS)
 BART = MODELS.index("mini-bart")  # instance i serves the model number i
 
 
