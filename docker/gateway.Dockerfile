@@ -40,7 +40,7 @@ RUN find /opt/venv \( -name __pycache__ -o -name tests -o -path '*/numpy/f2py' -
 FROM python
 LABEL org.opencontainers.image.title="conch gateway" \
       org.opencontainers.image.description="OpenAI's API in front of Triton" \
-      org.opencontainers.image.version="0.1.0"
+      org.opencontainers.image.version="0.2.0"
 COPY --from=libraries /opt/venv /opt/venv
 COPY --from=libraries /opt/conch /opt/conch
 # Recordings are judged next to each other: threads of numpy's BLAS would only fight for the same cores.

@@ -62,7 +62,7 @@ RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca,target=
 FROM python AS openvino
 LABEL org.opencontainers.image.title="conch server (openvino)" \
       org.opencontainers.image.description="Triton Inference Server with OpenVINO engines behind Conch's guard" \
-      org.opencontainers.image.version="0.1.0"
+      org.opencontainers.image.version="0.2.0"
 COPY --from=serving /opt/venv /opt/venv
 COPY --chmod=755 conch conch
 COPY --chmod=755 ops/__init__.py ops/child.py ops/ranks.py ops/
@@ -77,7 +77,7 @@ CMD ["python3", "-m", "ops.guard", "--help"]
 FROM building AS openvino-builder
 LABEL org.opencontainers.image.title="conch builder (openvino)" \
       org.opencontainers.image.description="Fetches weights and exports OpenVINO graphs" \
-      org.opencontainers.image.version="0.1.0"
+      org.opencontainers.image.version="0.2.0"
 COPY --chmod=755 . .
 USER 10001:10001
 CMD ["python3", "-m", "ops.deploy"]
@@ -89,7 +89,7 @@ CMD ["python3", "-m", "ops.deploy"]
 FROM ${TORCH_BASE} AS torch
 LABEL org.opencontainers.image.title="conch server (torch)" \
       org.opencontainers.image.description="Triton Inference Server with PyTorch engines behind Conch's guard" \
-      org.opencontainers.image.version="0.1.0"
+      org.opencontainers.image.version="0.2.0"
 COPY requirements/torch.txt requirements/server.txt requirements/guard.txt requirements/builder.txt /opt/conch/requirements/
 # apt is asked only where the image lacks a compiler or Python's headers.
 # hadolint ignore=DL3008,DL3009
@@ -119,7 +119,7 @@ FROM ${TRTLLM_BASE} AS trtllm
 ARG TRTLLM_BASE
 LABEL org.opencontainers.image.title="conch server (trtllm)" \
       org.opencontainers.image.description="Triton Inference Server with TensorRT-LLM engines behind Conch's guard" \
-      org.opencontainers.image.version="0.1.0"
+      org.opencontainers.image.version="0.2.0"
 COPY requirements/server.txt requirements/guard.txt requirements/builder.txt /opt/conch/requirements/
 # apt is asked only where the image lacks the venv module.
 # hadolint ignore=DL3008,DL3009
@@ -147,7 +147,7 @@ FROM ${NVIDIA_BASE} AS tensorrt
 ARG NVIDIA_BASE
 LABEL org.opencontainers.image.title="conch server (tensorrt)" \
       org.opencontainers.image.description="Triton Inference Server with TensorRT plans of encoders behind Conch's guard" \
-      org.opencontainers.image.version="0.1.0"
+      org.opencontainers.image.version="0.2.0"
 COPY requirements/server.txt requirements/guard.txt requirements/serve.txt requirements/builder.txt /opt/conch/requirements/
 # hadolint ignore=DL3008,DL3009
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca,target=/run/ca.crt \

@@ -61,7 +61,7 @@ def create_app(settings: Settings, *, triton: Triton | None = None) -> FastAPI:
 
     app = Described(
         title="Conch",
-        version="0.1.0",
+        version="0.2.0",
         lifespan=lifespan,
         redirect_slashes=False,
         docs_url=None,  # FastAPI's pages load scripts from elsewhere

@@ -256,7 +256,7 @@ class InDocker:
 
     def client(self, script: str, arguments: Sequence[str]) -> str:
         """See `Deployment`. The image lacks what NVIDIA's clients import: one made from it has that."""
-        version = self.environment.get("CONCH_VERSION") or "0.1.0"
+        version = self.environment.get("CONCH_VERSION") or "0.2.0"
         server = f"SERVER=localhost/conch/server:{version}-{self.round.target}"
         build = ["build", "--quiet", "--file", "docker/clients.Dockerfile", "--build-arg", server, "."]
         image = run(["docker", *build]).strip()

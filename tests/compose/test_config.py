@@ -236,7 +236,7 @@ def test_encoders_beside_tensorrt_llm_run_another_image() -> None:
         found = config(BASE, profile, **variables)["services"]
         conchs = {name: row for name, row in found.items() if "server.Dockerfile" in str(row.get("build"))}
         return {
-            name: (row["image"].rpartition("0.1.0-")[2], row["build"]["target"])
+            name: (row["image"].rpartition("0.2.0-")[2], row["build"]["target"])
             for name, row in conchs.items()
         }
 

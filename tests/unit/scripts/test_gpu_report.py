@@ -71,7 +71,7 @@ def test_nvidias_clients_run_where_they_find_what_they_import(told: Path) -> Non
         deployment.client(script, arguments)
         build, ran = (row[0] for row in lines(told)[-2:])
         assert build[:2] == ["build", "--quiet"]  # type: ignore[index]
-        assert "SERVER=localhost/conch/server:0.1.0-trtllm" in build  # type: ignore[operator]
+        assert "SERVER=localhost/conch/server:0.2.0-trtllm" in build  # type: ignore[operator]
         assert ran[:4] == ["run", "--rm", "--network", "conch-gpu-report_inner"]  # type: ignore[index]
         assert ran[-len(arguments) - 2 :] == ["said", script, *arguments]  # type: ignore[index]
     assert (
