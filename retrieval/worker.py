@@ -60,7 +60,7 @@ BACK_OFF = 2.0  # seconds after a database or a model did not answer
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits in seconds, unless said otherwise.
+    """Limits in seconds.
 
     Attributes:
         seconds: for reading a file's text

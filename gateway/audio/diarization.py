@@ -1,4 +1,4 @@
-"""Diarize an uploaded recording, in a second pass over the file beside its transcription."""
+"""Diarize an uploaded recording, in a second pass over the file, in parallel with its transcription."""
 
 from __future__ import annotations
 

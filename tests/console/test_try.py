@@ -36,7 +36,7 @@ def words(text: str) -> list[str]:
 
 
 def common(said: str, text: str) -> float:
-    """The part of the words said that the text has in the same order."""
+    """The fraction of the spoken words that the text has in the same order."""
     rest, found = words(text), 0
     for word in words(said):
         if word in rest:
@@ -99,7 +99,7 @@ def test_a_file_is_dropped(opened: Opener, recordings: dict[str, Any]) -> None:
 
 
 def test_words_light_up_while_the_sound_plays(opened: Opener, stack: Stack) -> None:
-    """One after the other, the one that is said now; and the peaks are a picture of the sound."""
+    """One after the other, the one that is spoken now; and the peaks are a picture of the sound."""
     page = opened("speech")
     transcribed(page, "demo.flac")
     page.evaluate("() => { const a = document.querySelector('audio'); a.muted = true; a.play(); }")

@@ -166,7 +166,7 @@ def convert_text(given: argparse.Namespace) -> None:
 
 
 def quantize(given: argparse.Namespace) -> None:
-    """examples/quantization/quantize.py: a checkpoint whose weights, and cache where it is said, are
+    """examples/quantization/quantize.py: a checkpoint whose weights, and cache if requested, are
     quantised.
     """
     given.use_weight_only, given.fp8_kv_cache = False, given.kv_cache_dtype == "fp8"

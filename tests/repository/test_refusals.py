@@ -38,7 +38,7 @@ Change = Callable[[Image], None]
 
 @dataclass(frozen=True)
 class Case:
-    """What is changed, how, and what is said; `model` and `knobs` are what is to be built."""
+    """What is changed, how, and the message; `model` and `knobs` are what is to be built."""
 
     what: str
     change: Change

@@ -29,7 +29,7 @@ QUIET = settings(
 
 
 def judge(answer: Any) -> None:
-    """Not our fault, and said as OpenAI says it."""
+    """A client error, in OpenAI's form."""
     STATUSES[answer.status_code] += 1
     assert answer.status_code < 500, answer.text
     if answer.status_code >= 400:

@@ -65,7 +65,7 @@ def alone(stack: Stack, corpus: Corpus) -> dict[int, str]:
 
 
 def offsets(clip: Clip, segments: list[dict[str, float | str]]) -> list[float]:
-    """Distances between true and found beginnings of the sentences that were heard as they are."""
+    """Distances between true and found beginnings of the sentences that were transcribed without an error."""
     true, found = [segment.text for segment in clip.segments], [segment["text"] for segment in segments]
     pairs = difflib.SequenceMatcher(None, true, found, autojunk=False).get_matching_blocks()
     return [

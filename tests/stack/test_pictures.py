@@ -181,7 +181,7 @@ def test_streamed(client: OpenAI, pairs: list[Pair]) -> None:
 
 def test_several_pictures_and_turns(client: OpenAI, pairs: list[Pair]) -> None:
     """Two pictures in a message, one more in a later turn, a system message, log probabilities, stop. It
-    learnt to look at one picture alone, so that nothing is said here about what it answers.
+    learnt to look at one picture alone, so its answers are not checked here.
     """
     first, second, third = (saved(pair.picture, "PNG") for pair in pairs[:3])
     messages = [

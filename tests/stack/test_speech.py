@@ -93,7 +93,7 @@ def read_of_prompt(sdk: openai.OpenAI, prompt: str) -> tuple[str, int]:
 
 
 def test_a_prompt_is_earlier_text(sdk: openai.OpenAI, recordings: Rows) -> None:
-    """The model reads what was said before; the words of this recording stay."""
+    """The model reads the previous text; the words of this recording stay."""
     earlier = recordings["letter.m4a"]["text"]
     text, plain = read_of_prompt(sdk, "")
     same, prompted = read_of_prompt(sdk, earlier)

@@ -154,7 +154,7 @@ def test_requests_that_wait_are_computed_together(client: OpenAI, stack: Stack) 
 
 
 def test_tensors_are_those_of_the_other_targets(stack: Stack, built: dict[str, str]) -> None:
-    """Names, dtypes and shapes by Triton's metadata; sizes that a plan has fixed are said."""
+    """Names, dtypes and shapes by Triton's metadata; sizes that a plan has fixed are shown."""
     batch = -1
     for model, name, inputs in (
         (CLIP, "clip_text_encoder", {"input_ids": [batch, -1], "attention_mask": [batch, -1]}),

@@ -86,7 +86,7 @@ class Swarm:
         return [(row.split()[0], row.split()[1]) for row in rows]
 
     def log(self, service: str) -> str:
-        """What its tasks have said."""
+        """The output of its tasks."""
         name = f"{STACK}_{service}"
         done = subprocess.run(
             ["docker", "--host", self.manager.url, "service", "logs", "--raw", name],

@@ -72,7 +72,7 @@ def dialogue(kind: str, tokenizer: Tokenizer, scene: Scene, rng: Random) -> tupl
 
 
 def different(found: Iterator[Question]) -> Iterator[Question]:
-    """Those whose answers nobody has heard yet; whether something is there is always news."""
+    """Those whose answers were not given yet; whether something is there is always news."""
     heard: set[tuple[str, str]] = set()
     for question in islice(found, 24):
         key = (question.kind, question.text if question.kind == "presence" else question.answer)

@@ -30,7 +30,7 @@ class Thing:
 
 @dataclass(frozen=True)
 class Scene:
-    """What is drawn, from the back to the front, and what is said: `said` of what there is to be seen,
+    """What is drawn, from the back to the front, and its caption: `said` describes what can be seen,
     `brief` with less.
     """
 
@@ -83,7 +83,7 @@ def one(rng: Random, ground: str) -> Scene:
 
 
 def two(rng: Random, ground: str) -> Scene:
-    """Two things and their places; the one that is said first is behind."""
+    """Two things and their places; the one that is named first is in the background."""
     cells = sorted(rng.sample(range(9), 2))
     rng.shuffle(cells)
     drawn = [(rng.choice(WORLD["shapes"]), _other(rng, [*COLOURS], ground), cell) for cell in cells]

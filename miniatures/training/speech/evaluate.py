@@ -142,7 +142,7 @@ def timestamps(student: Student, clipper: Clipper, count: int) -> float:
 
 
 def silence(student: Student, count: int) -> int:
-    """Words heard in silence, noise and tones."""
+    """Words transcribed in silence, noise and tones."""
     rng, total = np.random.default_rng(SEED), 0
     for i in range(count):
         seconds = np.arange(int(rng.uniform(1, 30) * RATE)) / RATE

@@ -98,7 +98,7 @@ class Batches(IterableDataset[dict[str, Tensor]]):
         )
 
     def _context(self, language: str, task: str, seconds: int) -> list[int]:
-        """What was said before: some pass it on with its times (faster-whisper), others without (OpenAI's
+        """The previous text: some pass it on with its times (faster-whisper), others without (OpenAI's
         prompt).
         """
         clip, timestamps = (

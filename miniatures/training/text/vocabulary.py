@@ -123,7 +123,7 @@ def make_tokenizer(model: str, folder: Path) -> PreTrainedTokenizerBase:
     else:
         tokenizer = GPT2Tokenizer(*_files(folder, *byte_level(lines, size, [], ["<|endoftext|>"])), **options)
         tokenizer.chat_template = (
-            "{{ messages | map(attribute='content') | join(' ') }}"  # it continues whatever has been said
+            "{{ messages | map(attribute='content') | join(' ') }}"  # it continues the conversation
         )
     tokenizer.save_pretrained(folder)
     return tokenizer
