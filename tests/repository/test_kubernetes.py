@@ -198,7 +198,7 @@ CHANGES: dict[str, Callable[[Object], Any]] = {
     "gateway: CONCH_REQUEST_SECONDS": lambda s: s["gateway"]["environment"].update(CONCH_REQUEST_SECONDS="9"),
     "triton-0: NEW": lambda s: s["triton-0"]["environment"].update(NEW="1"),
     "builder: HF_HOME": lambda s: s["builder"]["environment"].pop("HF_HOME"),
-    "gateway: image": lambda s: s["gateway"].update(image="localhost/conch/gateway:0.2.0"),
+    "gateway: image": lambda s: s["gateway"].update(image="localhost/conch/gateway:9.9.9"),
     "triton-0: command": lambda s: s["triton-0"]["command"].append("--more"),
     "builder: command": lambda s: s["builder"].update(command=["python3", "-m", "ops.other"]),
     "nginx: user": lambda s: s["nginx"].update(user="102:102"),

@@ -118,7 +118,7 @@ CHANGES: dict[str, Callable[[Object], Any]] = {
     "gateway: CONCH_REQUEST_SECONDS": lambda s: s["gateway"]["environment"].update(CONCH_REQUEST_SECONDS="9"),
     "triton-3: NEW": lambda s: s["triton-3"]["environment"].update(NEW="1"),
     "builder: HF_HOME": lambda s: s["builder"]["environment"].pop("HF_HOME"),
-    "gateway: image": lambda s: s["gateway"].update(image="localhost/conch/gateway:0.2.0"),
+    "gateway: image": lambda s: s["gateway"].update(image="localhost/conch/gateway:9.9.9"),
     "triton-1: command": lambda s: s["triton-1"]["command"].append("--more"),
     "nginx: user": lambda s: s["nginx"].update(user="102:102"),
     "gateway: read_only": lambda s: s["gateway"].update(read_only=False),

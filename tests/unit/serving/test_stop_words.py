@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.engine.stop_words import Said, StopFilter, ending, trimmed, words_in
+from serving.engine.stop_words import StopFilter, StreamedToken, ending, trimmed, words_in
 
 QUICK = settings(max_examples=200, deadline=None, database=None, derandomize=True)
 WORDS = ((7,), (3, 7), (4, 5))
@@ -43,7 +43,7 @@ def test_a_stream_shows_what_the_whole_text_would(ids: list[int], cuts: list[int
     held, shown, at, n = StopFilter(WORDS), list[int](), 0, 0
     while at < len(ids):
         size = cuts[n % len(cuts)]
-        shown += [said.token for said in held.add([Said(i) for i in ids[at : at + size]])]
+        shown += [one.token for one in held.add([StreamedToken(i) for i in ids[at : at + size]])]
         at, n = at + size, n + 1
-    shown += [said.token for said in held.rest()]
+    shown += [one.token for one in held.rest()]
     assert shown == ids[: len(ids) - ending(ids, WORDS)]
