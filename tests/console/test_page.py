@@ -142,4 +142,4 @@ def test_over_tls(opened: Opener, tls_stack: str) -> None:
     page.get_by_role("button", name="Live captions").click()
     expect(page.locator(".captions p").first).to_contain_text(re.compile(r"\w{3}"), timeout=30_000)
     page.get_by_role("button", name="Stop captions").click()
-    expect(page.get_by_text("The live session is over.")).to_be_visible(timeout=30_000)
+    expect(page.get_by_text("The live session has ended.")).to_be_visible(timeout=30_000)

@@ -107,7 +107,7 @@ def test_what_is_no_picture_is_a_sentence(opened: Opener, shots: Shots) -> None:
     page = opened("pictures")
     bar = page.locator(".message-bar.bad")
     page.get_by_role("button", name="Ask", exact=True).click()
-    expect(bar).to_have_text("Type a question first.")
+    expect(bar).to_have_text("Enter a question first.")
     page.get_by_label("Question", exact=True).fill(WHAT)
     page.get_by_role("button", name="Ask", exact=True).click()
     expect(bar).to_have_text("Choose a picture first.")

@@ -41,12 +41,12 @@ def test_a_store_from_its_name_to_its_end(opened: Opener, stack: Stack, shots: S
     page.get_by_label("Name of a new store").fill("A trip")
     page.get_by_role("button", name="Create").click()
     expect(page.locator("#search .facts").first).to_contain_text("0 files", timeout=SECONDS)
-    page.get_by_label("Attributes of the next files").fill("caption = The harbour at dawn\nyear = 2026")
+    page.get_by_label("Attributes for the next files").fill("caption = The harbour at dawn\nyear = 2026")
     page.set_input_files("#store-file", shots.folder / "0.png")
     row = page.locator(".files li", has_text="0.png")
     expect(row.locator(".badge")).to_have_text("indexed", timeout=SECONDS)
     expect(row).to_contain_text("year = 2026")
-    page.get_by_label("Attributes of the next files").fill("")
+    page.get_by_label("Attributes for the next files").fill("")
     texts = [("whales.txt", b"The blue whale eats krill."), ("bread.txt", b"Flour, water, yeast.")]
     files = [{"name": name, "mimeType": "text/plain", "buffer": data} for name, data in texts]
     page.set_input_files("#store-file", files=files)  # type: ignore[arg-type]
@@ -62,7 +62,7 @@ def test_a_store_from_its_name_to_its_end(opened: Opener, stack: Stack, shots: S
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("Its files stay")
     dialog.get_by_role("button", name="Delete store").click()
-    expect(page.get_by_text("A trip is deleted.")).to_be_visible()
+    expect(page.get_by_text("A trip was deleted.")).to_be_visible()
     assert "A trip" not in stores(stack)
 
 
@@ -102,14 +102,14 @@ def test_what_cannot_be_is_a_sentence(opened: Opener, museum: str) -> None:
     bar = page.locator(".message-bar.bad")
     page.get_by_label("Vector store", exact=True).select_option(label=museum)
     page.get_by_role("button", name="Create").click()
-    expect(bar).to_have_text("Type a name for the new store.")
+    expect(bar).to_have_text("Enter a name for the new store.")
     page.get_by_role("button", name="Search", exact=True).click()
-    expect(bar).to_have_text("Type a query first.")
-    page.get_by_label("Attributes of the next files").fill("no value")
+    expect(bar).to_have_text("Enter a query first.")
+    page.get_by_label("Attributes for the next files").fill("no value")
     broken = {"name": "broken.png", "mimeType": "image/png", "buffer": b"this is not a picture"}
     page.set_input_files("#store-file", files=[broken])  # type: ignore[list-item]
     expect(bar).to_contain_text("“no value” is not an attribute")
-    page.get_by_label("Attributes of the next files").fill("")
+    page.get_by_label("Attributes for the next files").fill("")
     page.set_input_files("#store-file", files=[broken])  # type: ignore[list-item]
     row = page.locator(".files li", has_text="broken.png")
     expect(row.locator(".badge")).to_have_text("failed", timeout=SECONDS)

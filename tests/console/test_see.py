@@ -51,7 +51,7 @@ def test_models_and_instances(opened: Opener, stack: Stack) -> None:
     models = page.get_by_role("region", name="Models")
     for text in ("mini-whisper", "openvino", "word_timestamps", "mini-gpt2", "chat"):
         expect(models).to_contain_text(text)
-    expect(page.get_by_role("region", name="What the guards did")).to_contain_text("serving")
+    expect(page.get_by_role("region", name="Guard events")).to_contain_text("serving")
 
 
 def test_charts_show_what_was_asked(opened: Opener, stack: Stack) -> None:
@@ -105,7 +105,7 @@ def test_a_killed_server_turns_red_and_green_again(opened: Opener, stack: Stack)
 def test_only_an_admin_restarts(opened: Opener, stack: Stack) -> None:
     """Another key sees no button, and is refused by the API; an admin's drains and restarts one instance."""
     page = opened("status")
-    expect(page.get_by_text("Type an admin key")).to_be_visible()
+    expect(page.get_by_text("Enter an admin key")).to_be_visible()
     expect(page.get_by_role("button", name="Drain and restart")).to_have_count(0)
     url = f"{stack.url}/console/api/instances/0/restart"
     assert httpx.post(url, headers=headers(), timeout=30).status_code == 403
@@ -130,11 +130,11 @@ def test_only_an_admin_restarts(opened: Opener, stack: Stack) -> None:
 def test_a_wrong_key_is_a_sentence(opened: Opener) -> None:
     """And the right one opens; it is gone with the tab."""
     page = opened("status", key=None)
-    expect(page.get_by_text("This deployment asks for an API key.")).to_be_visible()
+    expect(page.get_by_text("This deployment requires an API key.")).to_be_visible()
     expect(page.locator(".message-bar")).to_be_hidden()
     page.get_by_label("Key", exact=True).fill("not-this-one")
     page.get_by_role("button", name="Use key").click()
-    expect(page.get_by_role("alert")).to_contain_text("This API key is not accepted here")
+    expect(page.get_by_role("alert")).to_contain_text("This API key is not valid")
     screenshot(page, "wrong-key")
     page.get_by_label("Key", exact=True).fill(KEY)
     page.get_by_role("button", name="Use key").click()

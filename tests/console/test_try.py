@@ -142,7 +142,7 @@ def test_speakers_have_colours_and_names(opened: Opener) -> None:
         with page.expect_download() as saved:
             page.get_by_role("button", name=kind).click()
         assert shown in Path(saved.value.path()).read_text("utf-8")
-    page.get_by_label("Tell speakers apart").uncheck()
+    page.get_by_label("Label speakers").uncheck()
     page.get_by_role("button", name="Transcribe again").click()
     expect(speakers).to_have_count(0, timeout=SECONDS)
     expect(page.locator(".word").first).to_be_visible(timeout=SECONDS)
@@ -183,7 +183,7 @@ def test_live_captions_show_the_words(opened: Opener, recordings: dict[str, Any]
     expect(page.locator(".captions p:not(.going)").nth(1)).to_be_visible(timeout=SECONDS)
     screenshot(page, "captions")
     page.get_by_role("button", name="Stop captions").click()
-    expect(page.get_by_text("The live session is over.")).to_be_visible(timeout=SECONDS)
+    expect(page.get_by_text("The live session has ended.")).to_be_visible(timeout=SECONDS)
     said = page.inner_text(".captions")
     print(f"\nlive captions: {said!r}")
     assert len(words(said)) >= 10
@@ -309,7 +309,7 @@ def test_samples_are_a_click_away(opened: Opener, recordings: dict[str, Any]) ->
     page.get_by_role("group", name="Examples").get_by_role("button").first.click()
     expect(page.locator("#text .facts")).to_contain_text("tokens read", timeout=SECONDS)
     page.get_by_role("link", name="Pictures").click()
-    page.get_by_role("button", name="Take a sample picture").click()
+    page.get_by_role("button", name="Use a sample picture").click()
     page.get_by_role("button", name="what is in the picture?").click()
     expect(page.locator("#pictures-output .assistant")).to_contain_text("green", timeout=SECONDS)
 
@@ -329,8 +329,8 @@ def test_streaming_stops_on_the_button(opened: Opener, stack: Stack) -> None:
     page = opened("text")
     page.get_by_label("Prompt", exact=True).fill("Harley")
     options(page)
-    page.get_by_label("Most tokens").fill("480")
-    page.get_by_label("Least tokens").fill("480")
+    page.get_by_label("Maximum tokens").fill("480")
+    page.get_by_label("Minimum tokens").fill("480")
     page.evaluate(STOPS, "#output .made")
     page.get_by_role("button", name="Generate", exact=True).click()
     expect(page.get_by_text("Stopped.")).to_be_visible(timeout=SECONDS)

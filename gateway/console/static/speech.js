@@ -208,9 +208,9 @@ export function mount(state, say) {
     player.tell(transcript);
   }
 
-  function told({ language: heard, duration }, seconds) {
+  function told({ language: spoken, duration }, seconds) {
     const speed = (duration / seconds).toFixed(1);
-    return t("speech.facts", { heard, duration: duration.toFixed(1), seconds: seconds.toFixed(2), speed });
+    return t("speech.facts", { spoken, duration: duration.toFixed(1), seconds: seconds.toFixed(2), speed });
   }
 
   function busy(yes) {
