@@ -42,7 +42,7 @@ def tritonserver(stack: Stack, index: int) -> int:
 def test_models_and_instances(opened: Opener, stack: Stack) -> None:
     """What deployment.json and the guards say, and nothing else."""
     page = opened("status")
-    expect(page.get_by_text("7 of 7 instances serve.")).to_be_visible()
+    expect(page.get_by_text("7 of 7 instances are serving.")).to_be_visible()
     for row in state(stack)["instances"]:
         card = page.locator(f"#instance-{row['index']}")
         expect(card).to_contain_text(row["model"])
@@ -91,7 +91,7 @@ def test_a_killed_server_turns_red_and_green_again(opened: Opener, stack: Stack)
     before = state(stack)["instances"][2]
     os.kill(tritonserver(stack, 2), signal.SIGKILL)
     expect(badge).to_have_text("starting", timeout=10_000)
-    expect(page.get_by_text("6 of 7 instances serve.")).to_be_visible()
+    expect(page.get_by_text("6 of 7 instances are serving.")).to_be_visible()
     red = badge.evaluate("(element) => getComputedStyle(element).color")
     screenshot(page, "killed")
     expect(badge).to_have_text("serving", timeout=BACK)
@@ -138,5 +138,5 @@ def test_a_wrong_key_is_a_sentence(opened: Opener) -> None:
     screenshot(page, "wrong-key")
     page.get_by_label("Key", exact=True).fill(KEY)
     page.get_by_role("button", name="Use key").click()
-    expect(page.get_by_text("instances serve.")).to_be_visible()
+    expect(page.get_by_text("instances are serving.")).to_be_visible()
     assert page.evaluate("() => Object.values(localStorage).join()").find(KEY) < 0

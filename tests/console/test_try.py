@@ -199,7 +199,7 @@ def test_too_large_a_file_is_not_sent(opened: Opener) -> None:
     expect(page.locator("#file")).to_be_attached()
     large = {"name": "large.wav", "mimeType": "audio/wav", "buffer": b"\0" * (MOST_UPLOAD + 1)}
     page.set_input_files("#file", files=[large])  # type: ignore[list-item]
-    expect(page.get_by_text("large.wav is larger than 2 MB")).to_be_visible()
+    expect(page.get_by_text("large.wav exceeds the limit of 2 MB")).to_be_visible()
     assert not [url for url in sent if "/v1/audio" in url]
 
 

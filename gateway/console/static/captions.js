@@ -5,7 +5,7 @@ import { h } from "./dom.js";
 import { t } from "./i18n.js";
 
 const RATE = 24000; // OpenAI's
-const LAST_WORDS = 8000; // milliseconds for what was said last
+const LAST_WORDS = 8000; // milliseconds for the last words
 const GRACE = 300; // milliseconds
 const SAID = "conversation.item.input_audio_transcription.";
 

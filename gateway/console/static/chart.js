@@ -34,7 +34,7 @@ function short(value) {
   return value >= 100 ? value.toFixed(0) : String(Number(value.toPrecision(3)));
 }
 
-/** A chart of `minutes`. `lines`: {name, class, of(point)}; `update(points, now)` draws it anew. */
+/** A chart of `minutes`. `lines`: {name, class, of(point)}; `update(points, now)` redraws it. */
 export function chart(title, unit, minutes, lines) {
   const picture = svg("svg", { role: "img", height: HEIGHT });
   const legend = h("ul", { class: "legend" });

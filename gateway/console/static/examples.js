@@ -152,7 +152,7 @@ with client.realtime.connect(model=${python(model)}, extra_query=query) as sessi
   };
 }
 
-/** Of vector stores: `path` behind /v1/vector_stores, and the method and arguments of OpenAI's SDK. */
+/** Of vector stores: `path` after /v1/vector_stores, and the method and arguments of OpenAI's SDK. */
 function stores(method, path, body, rows, after = "") {
   const { shots, data } = body ? json(body) : { shots: [], data: "-X DELETE" };
   const head = body ? ["-H 'Content-Type: application/json'"] : [];

@@ -142,7 +142,7 @@ export function mount(state, say) {
     trying(look);
   });
 
-  /** Do something; what goes wrong is said. */
+  /** Run an action, and show its error. */
   async function trying(work) {
     try {
       await work();

@@ -67,7 +67,7 @@ export function mount(first, say) {
 
   function queue(one) {
     if (!one.queue) {
-      looks.delete(one.index); // a new server counts anew
+      looks.delete(one.index); // a new server starts counting from zero
       return "–";
     }
     const kept = [...(looks.get(one.index) || []), one.queue].slice(-WINDOW);
@@ -198,7 +198,7 @@ export function mount(first, say) {
     );
   }
 
-  /** Only what has changed is drawn anew: whoever reads or scrolls is not disturbed. */
+  /** Redraw only what has changed, so that reading and scrolling are not disturbed. */
   function replace(element, key, made) {
     const text = JSON.stringify(key);
     if (element.drawn !== text) element.replaceChildren(...[made()].flat().filter(Boolean));
