@@ -97,7 +97,9 @@ def client(*, every: bool = False, models: int = 0) -> DockerClient:
             *(name for others in targets.COMPANIONS.values() for name in others),
         ]
     else:
-        profiles = profiles_of(count, models_of_other_targets(values, count))
+        asked = [name for name in values.get("COMPOSE_PROFILES", "").split(",") if name]
+        others = [name for name in asked if not name.startswith("instances-")]  # such as gpu
+        profiles = [*profiles_of(count, models_of_other_targets(values, count)), *others]
     return DockerClient(
         compose_files=[str(path) for path in compose_files(values)],
         compose_profiles=profiles,

@@ -101,3 +101,10 @@ def test_defaults_of_compose_and_make_are_the_registrys(monkeypatch: pytest.Monk
     command = ["make", "-n", "-o", ".venv/build/.done", "engines"]
     shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert f"--target {targets.DEFAULT_WITHOUT_DOCKER}" in shown
+
+
+def test_other_profiles_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make up` adds the profile of INSTANCES to those that a user names, such as gpu."""
+    given = {"COMPOSE_PROFILES": "instances-3,gpu", "INSTANCES": "2", "TARGET": "torch"}
+    monkeypatch.setattr(compose, "settings", lambda: given)
+    assert compose.client().client_config.compose_profiles == ["instances-2", "gpu"]
