@@ -95,12 +95,14 @@ class Metrics:
         self.starts = Counter("conch_triton_starts_total", "Starts of the tritonserver", registry=own)
         self.deaths = Counter(
             "conch_triton_deaths_total",
-            "Ends of the tritonserver that nobody asked for",
+            "Unexpected exits of the tritonserver",
             ["reason"],
             registry=own,
         )
         self.kept = Counter(
-            "conch_triton_restarts_refused_total", "Restarts that the bundle was not fit for", registry=own
+            "conch_triton_restarts_refused_total",
+            "Restarts refused because the bundle cannot be served",
+            registry=own,
         )
         for reason in DEATHS:  # a rate needs a sample before the first
             self.deaths.labels(reason)
