@@ -25,7 +25,7 @@ COPY requirements/gateway.txt requirements/retrieval.txt requirements/
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca,target=/run/ca.crt \
     if [ -s /run/ca.crt ]; then export PIP_CERT=/run/ca.crt; fi \
     && pip install -q --no-compile -r requirements/gateway.txt ${RETRIEVAL:+-r requirements/retrieval.txt} && pip uninstall -q -y pip setuptools
-# Symbols, tests, build tools, parts of SciPy that clustering does not import, and second copies of the libraries stay behind; bytecode is kept for what the gateway imports, not for whole libraries.
+# Symbols, tests, build tools, parts of SciPy that clustering does not import, and second copies of the libraries are left out; bytecode is kept for what the gateway imports, not for whole libraries.
 COPY --chmod=755 conch conch
 COPY --chmod=755 gateway gateway
 COPY --chmod=755 speech speech

@@ -37,7 +37,7 @@ RUN --mount=type=cache,target=/var/cache/apt,sharing=locked --mount=type=cache,t
     && python3 -m venv /opt/venv
 
 ################################################################################
-# What tritonserver needs. OpenVINO's GPU and NPU plug-ins, other Pythons' stubs and pip itself stay behind.
+# What tritonserver needs. OpenVINO's GPU and NPU plug-ins, other Pythons' stubs and pip itself are left out.
 FROM pip AS serving
 COPY requirements/server.txt requirements/guard.txt requirements/serve.txt requirements/
 RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca,target=/run/ca.crt --mount=from=wheels,target=/run/wheels \
@@ -61,7 +61,7 @@ RUN --mount=type=cache,target=/root/.cache/pip --mount=type=secret,id=ca,target=
 ################################################################################
 FROM python AS openvino
 LABEL org.opencontainers.image.title="conch server (openvino)" \
-      org.opencontainers.image.description="Triton Inference Server with OpenVINO engines behind Conch's guard" \
+      org.opencontainers.image.description="Triton Inference Server with OpenVINO engines with Conch's guard" \
       org.opencontainers.image.version="0.2.0"
 COPY --from=serving /opt/venv /opt/venv
 COPY --chmod=755 conch conch
@@ -88,7 +88,7 @@ CMD ["python3", "-m", "ops.deploy"]
 # its /tmp may be executed.
 FROM ${TORCH_BASE} AS torch
 LABEL org.opencontainers.image.title="conch server (torch)" \
-      org.opencontainers.image.description="Triton Inference Server with PyTorch engines behind Conch's guard" \
+      org.opencontainers.image.description="Triton Inference Server with PyTorch engines with Conch's guard" \
       org.opencontainers.image.version="0.2.0"
 COPY requirements/torch.txt requirements/server.txt requirements/guard.txt requirements/builder.txt /opt/conch/requirements/
 # apt is asked only where the image lacks a compiler or Python's headers.
@@ -118,7 +118,7 @@ CMD ["python3", "-m", "ops.deploy"]
 FROM ${TRTLLM_BASE} AS trtllm
 ARG TRTLLM_BASE
 LABEL org.opencontainers.image.title="conch server (trtllm)" \
-      org.opencontainers.image.description="Triton Inference Server with TensorRT-LLM engines behind Conch's guard" \
+      org.opencontainers.image.description="Triton Inference Server with TensorRT-LLM engines with Conch's guard" \
       org.opencontainers.image.version="0.2.0"
 COPY requirements/server.txt requirements/guard.txt requirements/builder.txt /opt/conch/requirements/
 # apt is asked only where the image lacks the venv module.
@@ -146,7 +146,7 @@ CMD ["python3", "-m", "ops.deploy"]
 FROM ${NVIDIA_BASE} AS tensorrt
 ARG NVIDIA_BASE
 LABEL org.opencontainers.image.title="conch server (tensorrt)" \
-      org.opencontainers.image.description="Triton Inference Server with TensorRT plans of encoders behind Conch's guard" \
+      org.opencontainers.image.description="Triton Inference Server with TensorRT plans of encoders with Conch's guard" \
       org.opencontainers.image.version="0.2.0"
 COPY requirements/server.txt requirements/guard.txt requirements/serve.txt requirements/builder.txt /opt/conch/requirements/
 # hadolint ignore=DL3008,DL3009

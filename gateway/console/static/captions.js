@@ -7,7 +7,7 @@ import { t } from "./i18n.js";
 const RATE = 24000; // OpenAI's
 const LAST_WORDS = 8000; // milliseconds for the last words
 const GRACE = 300; // milliseconds
-const SAID = "conversation.item.input_audio_transcription.";
+const PREFIX = "conversation.item.input_audio_transcription.";
 
 /** A microphone, or an ApiError with the reason why there is none. */
 export async function microphone() {
@@ -65,11 +65,11 @@ export class Captions {
       this.source.connect(this.node);
     } else if (event.type === "input_audio_buffer.speech_started") {
       this.line(event.item_id).classList.add("listening");
-    } else if (event.type === `${SAID}delta`) {
+    } else if (event.type === `${PREFIX}delta`) {
       this.line(event.item_id).append(event.delta);
-    } else if (event.type === `${SAID}completed`) {
+    } else if (event.type === `${PREFIX}completed`) {
       this.finish(event.item_id, event.transcript);
-    } else if (event.type === `${SAID}failed`) {
+    } else if (event.type === `${PREFIX}failed`) {
       this.finish(event.item_id, event.error.message);
     } else if (event.type === "input_audio_buffer.committed") {
       this.line(event.item_id);

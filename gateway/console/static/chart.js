@@ -71,16 +71,16 @@ export function chart(title, unit, minutes, lines) {
     );
     const drawn = rows.map((row, i) => svg("path", { class: `line ${lines[i].class}`, d: path(row, x, y) }));
     picture.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
-    const latest = lines.map((line, i) => `${line.name}: ${said(rows[i])}`);
+    const latest = lines.map((line, i) => `${line.name}: ${described(rows[i])}`);
     picture.setAttribute("aria-label", `${title}. ${latest.join("; ")}`);
     picture.replaceChildren(...grid.flat(), ...times, ...drawn);
     legend.replaceChildren(
-      ...lines.map((line, i) => h("li", { class: line.class }, line.name, " ", h("b", {}, said(rows[i])))),
+      ...lines.map((line, i) => h("li", { class: line.class }, line.name, " ", h("b", {}, described(rows[i])))),
     );
   }
 
   /** The newest value that there is. */
-  function said(row) {
+  function described(row) {
     const found = row.findLast(([, value]) => value !== null && value !== undefined);
     return found ? `${short(found[1])} ${unit}` : "–";
   }

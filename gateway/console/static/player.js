@@ -78,7 +78,7 @@ export class Player {
     this.draw();
   }
 
-  /** What was said: words with times where there are some, else segments. */
+  /** The transcript: words with times where there are some, else segments. */
   tell(transcript) {
     const units = transcript.words || transcript.segments.map((row) => ({ ...row, word: row.text }));
     const [pairs, rest] = placed(transcript.text, units);
