@@ -116,7 +116,9 @@ def asked(text: str, **fields: Any) -> dict[str, Any]:
 
 
 def test_it_knows_something(sdk: openai.OpenAI) -> None:
-    """Eight of ten questions whose answer nobody doubts; 25 of 30 when this was written."""
+    """Six of ten questions with undisputed answers. By CPU and precision it was 22 or 25 of 30; transformers
+    with the same weights answers 21, in float32 and in bfloat16.
+    """
 
     def answer(question: str) -> str:
         made = sdk.chat.completions.create(**asked(question, temperature=0, max_tokens=60))
@@ -125,7 +127,7 @@ def test_it_knows_something(sdk: openai.OpenAI) -> None:
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(answer, KNOWN))
     right = [bool(re.search(known, text)) for known, text in zip(KNOWN.values(), answers, strict=True)]
-    assert sum(right) >= 0.8 * len(KNOWN), [
+    assert sum(right) >= 0.6 * len(KNOWN), [
         text for text, found in zip(answers, right, strict=True) if not found
     ]
 
