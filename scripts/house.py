@@ -21,8 +21,8 @@ from .duplicates import BLOCK, duplicates
 from .syntax import parsed
 
 PRODUCT = ("conch", "serving", "speech", "retrieval", "gateway", "build", "ops", "scripts", "model_repos")
-BESIDE = ("miniatures", "bench")
-ROOMS = (*PRODUCT, *BESIDE)
+LABORATORY = ("miniatures", "bench")
+ROOMS = (*PRODUCT, *LABORATORY)
 TARGETS = ("openvino", "torch", "tensorrt", "trtllm")
 LONG_MODULE = 250  # lines
 LONG_FUNCTION = 45
@@ -186,7 +186,11 @@ def report(root: Path) -> Iterator[str]:
     rooms: dict[str, set[str]] = {}
     for left, right in between:
         rooms.setdefault(left, set()).add(right)
-    for name, part in {"the product": PRODUCT, "bench and miniatures": BESIDE, "tests": ("tests",)}.items():
+    for name, part in {
+        "the product": PRODUCT,
+        "bench and miniatures": LABORATORY,
+        "tests": ("tests",),
+    }.items():
         counted = [len(one.path.read_text("utf-8").splitlines()) for one in sources(root, part)]
         yield f"lines of Python, {name}: {sum(counted):,} in {len(counted)} files"
     names = Counter(

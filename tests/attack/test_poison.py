@@ -27,7 +27,7 @@ AT_ONCE = 12
 # Making a body of 200 MB stops the client's loop for longer than its pool keeps idle connections; it then
 # closes ones that it has just given out.
 PATIENT = httpx.Limits(keepalive_expiry=600)
-RATE, BESIDE_SECONDS = 50, float(os.environ.get("ATTACK_BESIDE_SECONDS", "5"))
+RATE, REFUSED_SECONDS = 50, float(os.environ.get("ATTACK_REFUSED_SECONDS", "5"))
 NOISE = 0.25  # seconds
 MODELS = {
     "mini-whisper": ["whisper_bls", "infer_bls", "whisper_bls_stream", "tensorrt_llm", "tensorrt_llm_stream"],
@@ -191,14 +191,14 @@ def test_an_ordinary_client_beside_poison(target: Stack, configs: Configs) -> No
         sent = 0
         with ordinary(target.url) as times, httpx.Client(base_url=target.kserve, timeout=60) as client:
             started = time.monotonic()
-            while (passed := time.monotonic() - started) < BESIDE_SECONDS:
+            while (passed := time.monotonic() - started) < REFUSED_SECONDS:
                 if sent >= rate * passed:
                     time.sleep(0.005)
                     continue
                 made, sent = rng.choice(refused), sent + 1
                 answer = client.post(made.path, content=made.body, headers=made.headers)
                 assert answer.status_code == 400, answer.text
-        print(f"\n{sent / BESIDE_SECONDS:.0f} refused requests a second beside it: {percentiles(times)}")
+        print(f"\n{sent / REFUSED_SECONDS:.0f} refused requests a second; others: {percentiles(times)}")
         return times
 
     before = lives(target)

@@ -51,11 +51,11 @@ Call = Callable[[int], str]
 def clips(seconds: int) -> list[Recording]:
     """Join sentences into clips, as many as fit; sentences that are too long are skipped."""
     spoken = utterances(ROOT / "weights", SENTENCES if seconds == SECONDS else None)
-    said = cycle(one for one in spoken if len(one.wave) / RATE + 0.6 <= seconds)
+    sentences = cycle(one for one in spoken if len(one.wave) / RATE + 0.6 <= seconds)
     made = list[Recording]()
     parts, at = list[Utterance](), 0.0
     while len(made) < CLIPS:
-        one = next(said)
+        one = next(sentences)
         length = len(one.wave) / RATE + 0.6
         if at + length > seconds:
             made.append(join(parts, (0.2, 0.6), len(made)))
@@ -64,9 +64,9 @@ def clips(seconds: int) -> list[Recording]:
     return made
 
 
-def wrong(heard: dict[int, str], made: list[Recording]) -> float:
+def wrong(transcripts: dict[int, str], made: list[Recording]) -> float:
     """Compute the word error rate in percent over all clips."""
-    return score(" ".join(made[i].text for i in heard), " ".join(heard.values())).rate
+    return score(" ".join(made[i].text for i in transcripts), " ".join(transcripts.values())).rate
 
 
 @contextmanager
@@ -152,14 +152,14 @@ def cell(
     batch: int = 0,
 ) -> None:
     """Measure and store one. A batch has no word error rate, since its words are those of several clips."""
-    heard: dict[int, str] = {}
+    transcripts: dict[int, str] = {}
 
     def noted(number: int) -> None:
-        heard[number] = call(number)
+        transcripts[number] = call(number)
 
     numbers = range(0, CLIPS, batch) if batch else range(CLIPS)
     found = timed_cell(name, seconds, 1 if batch else concurrency, numbers, noted, memory, batch or 1)
-    rate = None if batch else round(wrong(heard, made), 2)
+    rate = None if batch else round(wrong(transcripts, made), 2)
     row = {**dataclasses.asdict(found), "concurrency": concurrency, "wer": rate, "machine": machine()}
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.write_text(json.dumps(row) + "\n", "utf-8")

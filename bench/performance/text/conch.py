@@ -25,9 +25,9 @@ from .cells import CONCH, INT8, REQUESTS, Call, Cell, Model, Request, Timed, mea
 SHORT_ONE, FIRST_ONE, LONG_ONE = (16, 5), (16, 2), (16, 500)
 SHORT_ONES, OTHERS = 40, 8
 SETTLE = 2.0  # seconds until the long ones run
-ALONE, BESIDE = "Conch, five tokens alone", "Conch, five tokens next to 500"
+ALONE, WITH_A_LONG_ONE = "Conch, five tokens alone", "Conch, five tokens next to 500"
 FIRST_ALONE = "Conch, streamed, two tokens alone"
-FIRST_BESIDE = f"Conch, streamed, two tokens next to {OTHERS} others"
+FIRST_WITH_OTHERS = f"Conch, streamed, two tokens next to {OTHERS} others"
 
 
 def tensors(request: Request) -> dict[str, Any]:
@@ -125,9 +125,9 @@ def beside_others(model: Model, unary: Call, streamed: Call) -> list[Cell]:
     """Measure short requests during a long one, and the first token of streams during eight long ones."""
     cells = [some(ALONE, model, unary), some(FIRST_ALONE, model, streamed, FIRST_ONE)]
     with long_ones(model, unary, 1):
-        cells.append(some(BESIDE, model, unary))
+        cells.append(some(WITH_A_LONG_ONE, model, unary))
     with long_ones(model, unary, OTHERS):
-        cells.append(some(FIRST_BESIDE, model, streamed, FIRST_ONE))
+        cells.append(some(FIRST_WITH_OTHERS, model, streamed, FIRST_ONE))
     return cells
 
 

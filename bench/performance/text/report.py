@@ -10,7 +10,7 @@ from math import isnan, nan
 
 from ..stage import DOCS, spread
 from .cells import CONCH, CT2, HF, INT8, LONG, MODELS, PROMPTS, REQUESTS, SHORT, Cell, Model, Runs
-from .conch import ALONE, BESIDE, FIRST_ALONE, FIRST_BESIDE, OTHERS
+from .conch import ALONE, FIRST_ALONE, FIRST_WITH_OTHERS, OTHERS, WITH_A_LONG_ONE
 
 
 def best(cells: Sequence[Cell], who: str, model: str, concurrency: int) -> float:
@@ -45,13 +45,13 @@ def goals(cells: Sequence[Cell]) -> Iterator[tuple[str, float, float]]:
         yield (
             f"{model}, p99 of five tokens next to a request for 500: times alone (at most)",
             2.0,
-            own[BESIDE].p99 / own[ALONE].p99,
+            own[WITH_A_LONG_ONE].p99 / own[ALONE].p99,
         )
-        if FIRST_BESIDE in own:
+        if FIRST_WITH_OTHERS in own:
             yield (
                 f"{model}, p99 of a stream's first token under {OTHERS} others: times alone (at most)",
                 1.5,
-                own[FIRST_BESIDE].first_p99 / own[FIRST_ALONE].first_p99,
+                own[FIRST_WITH_OTHERS].first_p99 / own[FIRST_ALONE].first_p99,
             )
         if any(who.startswith(HF) for who in own):
             yield (
@@ -155,8 +155,8 @@ def report(runs: Runs) -> None:
         lines += ["", f"## {model}", "", "Seconds.", *table([cell for cell in cells if cell.model == model])]
     lines += [
         "",
-        "Several runs are of everybody in turns: each figure is their median, and the lowest and the highest "
-        "speed stand behind it. Runs are short: differences of a few per cent",
+        "With several runs, all systems ran in turns: each figure is their median, with the lowest and the "
+        "highest speed in brackets. Runs are short: differences of a few per cent",
         "are noise.",
         "",
         "![tokens per second](text-cpu.png)",

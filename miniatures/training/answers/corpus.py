@@ -73,11 +73,11 @@ def dialogue(kind: str, tokenizer: Tokenizer, scene: Scene, rng: Random) -> tupl
 
 def different(found: Iterator[Question]) -> Iterator[Question]:
     """Those whose answers were not given yet; whether something is there is always news."""
-    heard: set[tuple[str, str]] = set()
+    seen: set[tuple[str, str]] = set()
     for question in islice(found, 24):
         key = (question.kind, question.text if question.kind == "presence" else question.answer)
-        if key not in heard:
-            heard.add(key)
+        if key not in seen:
+            seen.add(key)
             yield question
 
 

@@ -98,7 +98,7 @@ def transcription(
     student: Student, clipper: Clipper, count: int, language: str, *, pad: bool = True
 ) -> tuple[float, float]:
     """Word error rate, and the share of clips whose language was detected."""
-    truth, heard, right = [], [], 0
+    truth, transcripts, right = [], [], 0
     for clip, wave in clips(clipper, count, 1.5, 28, language):
         memory = student.memory(wave, pad=pad)
         right += student.language(memory) == language
@@ -107,8 +107,8 @@ def transcription(
         )
         if clip.segments:
             truth.append(words(clip.text()))
-            heard.append(words(text))
-    return jiwer.wer(truth, heard), right / count
+            transcripts.append(words(text))
+    return jiwer.wer(truth, transcripts), right / count
 
 
 def translation(student: Student, clipper: Clipper, count: int) -> float:
@@ -167,9 +167,9 @@ def peers(checkpoint: Path) -> None:
         ("transformers' pipeline", by_transformers(checkpoint)),
         ("faster-whisper", by_faster_whisper(checkpoint)),
     ):
-        heard = {recording: words(text) for recording, text in texts.items()}
-        worst = max(jiwer.wer(truth[recording], heard[recording]) for recording in truth)
-        total = jiwer.wer(list(truth.values()), list(heard.values()))
+        transcripts = {recording: words(text) for recording, text in texts.items()}
+        worst = max(jiwer.wer(truth[recording], transcripts[recording]) for recording in truth)
+        total = jiwer.wer(list(truth.values()), list(transcripts.values()))
         print(
             json.dumps(
                 {
