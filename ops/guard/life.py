@@ -8,9 +8,8 @@ from typing import Any
 
 from .http_client import HttpClient, Lost
 
-CAUSE_SECONDS = (
-    35.0  # a broken connection is noticed before the death, a dead stub before the server is ended
-)
+# A broken connection is noticed before the death, a dead stub before the server is ended.
+CAUSE_SECONDS = 35.0
 
 
 @dataclass(frozen=True)

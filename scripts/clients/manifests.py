@@ -51,8 +51,8 @@ def read(path: Path) -> list[Utterance]:
     utterances = list(kind(path))
     if not utterances:
         raise BadManifest(
-            f"{path} contains no utterances; put a wav.scp with a text, or recordings with a .txt by_stem "
-            "each, into it"
+            f"{path} contains no utterances; put a wav.scp with a text, or recordings, each with a "
+            ".txt of the same name, into it"
         )
     missing = [utterance.path for utterance in utterances if not utterance.path.is_file()]
     if missing:
@@ -152,7 +152,7 @@ def _folder(folder: Path) -> Iterator[Utterance]:
         sounds = [path for path in by_stem[text.with_suffix("")] if path != text]
         if len(sounds) != 1:
             there = " and ".join(path.name for path in sounds) or "no recording"
-            raise BadManifest(f"by_stem {text} there is {there}; exactly one file of that name is needed")
+            raise BadManifest(f"next to {text} there is {there}; exactly one file of that name is needed")
         yield Utterance(str(sounds[0].relative_to(folder)), sounds[0], text.read_text("utf-8").strip())
 
 

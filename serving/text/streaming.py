@@ -35,7 +35,7 @@ def growing(
     text, written = GrowingText(model.tokenizer, skip_special=model.skip_special), 0
     stop = StopFilter(words_in(request["stop_words_list"][0]))
     for result in results:
-        shown = stop.add(_said(result))
+        shown = stop.add(_streamed_tokens(result))
         written += len(shown)
         piece = text.add([token.token for token in shown])
         kept = {name: array for name, array in result.items() if name not in BY_TOKEN}
@@ -72,7 +72,7 @@ def counts(request: Arrays, written: NDArray[Any]) -> Arrays:
     }
 
 
-def _said(result: Arrays) -> list[StreamedToken]:
+def _streamed_tokens(result: Arrays) -> list[StreamedToken]:
     """Return the new tokens of one response of a one-sequence stream. TensorRT-LLM's logits are [1, tokens,
     beams, vocabulary] there.
     """

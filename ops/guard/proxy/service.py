@@ -16,7 +16,7 @@ import orjson
 from conch.names import AT_ONCE
 
 from ..checks.contract import Contract
-from ..checks.json_requests import Checked
+from ..checks.json_requests import STOP, Checked
 from ..http_client import Answer, Lost
 from .contracts import HANDED, Contracts
 from .relay import AWAY_SECONDS, NOBODY, Call, Relay, Target, Unavailable
@@ -137,7 +137,7 @@ class Service:
     async def _tell_stop(self, request_id: str) -> None:
         one = {"datatype": "INT32", "shape": [1, 1], "data": [1]}
         rows = [{"name": name, **one} for name in ("input_ids", "input_lengths", "request_output_len")]
-        rows.append({"name": "stop", "datatype": "BOOL", "shape": [1, 1], "data": [True]})
+        rows.append({"name": STOP, "datatype": "BOOL", "shape": [1, 1], "data": [True]})
         body = orjson.dumps({"id": request_id, "inputs": rows})
         with suppress(Unavailable):
             if await self.contract(STOPPABLE) is None:

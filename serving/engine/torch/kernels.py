@@ -473,7 +473,7 @@ def _store_part(floats, ids, tops, sums, bests, at):
 
 @triton.jit
 def _pick(
-    rows, first_time, generated, last, before, last_time, floats, ids, chosen, log_probs, slots, vocabulary,
+    rows, first_time, generated, last, before, last_time, floats, ids, chosen, log_probs, newest, vocabulary,
     PARTS: tl.constexpr,
 ):  # fmt: skip
     """Choose a row's id from its parts, and update the slot's state."""
@@ -496,7 +496,7 @@ def _pick(
     top = tl.where(only_time, time_top, tl.maximum(text_top, time_top))
     total = time_sum * _shrink(time_top, top) + tl.where(only_time, 0.0, text_sum * _shrink(text_top, top))
     tl.store(chosen + slot, token)
-    tl.store(slots + slot, token)
+    tl.store(newest + slot, token)
     tl.store(log_probs + slot, best - top - tl.log(total))
     tl.store(before + slot, tl.load(last + slot))
     tl.store(last + slot, token)

@@ -250,8 +250,8 @@ def test_folder(sounds: Path) -> None:
         ("wav.scp", "utt1 a.wav\n", "has no line for utt1; add one"),
         ("wav.scp", "utt1 sph2pipe x.sph |\n", "utt1 is a command"),
         ("segments", "utt1 rec1 0 1\n", "segments cuts recordings into utterances"),
-        ("c.txt", "words", "there is no recording; exactly one file"),
-        ("other.md", "", "contains no utterances"),
+        ("c.txt", "words", "c.txt there is no recording; exactly one file"),
+        ("other.md", "", "or recordings, each with a .txt of the same name"),
     ],
 )
 def test_unusable_data_set(
@@ -272,7 +272,7 @@ def test_two_recordings_of_one_name(sounds: Path) -> None:
     """It is not guessed which of them a text belongs to."""
     (sounds / "a.txt").write_text("one", "utf-8")
     (sounds / "a.mp3").write_bytes(b"")
-    with pytest.raises(BadManifest, match=r"there is a\.mp3 and a\.wav"):
+    with pytest.raises(BadManifest, match=r"^next to \S+a\.txt there is a\.mp3 and a\.wav"):
         read(sounds)
 
 
