@@ -361,8 +361,8 @@ class InProcesses:
     def kill(self, index: int) -> None:
         """See `Deployment`."""
         deployment = json.loads((self.home / "deployment.json").read_text("utf-8"))
-        door = deployment["instances"][index]["http"].removesuffix(".http")
-        run([sys.executable, "-c", KILL, f"{door}.inner.http"])
+        socket = deployment["instances"][index]["http"].removesuffix(".http")
+        run([sys.executable, "-c", KILL, f"{socket}.inner.http"])
 
     def log(self, index: int) -> str:
         """See `Deployment`."""

@@ -197,9 +197,9 @@ class Server:
         folder = measures(self.home, self.instance.index)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        for door in (self.addresses.http, self.addresses.grpc):
-            if door.startswith("unix:"):
-                Path(door[5:]).unlink(missing_ok=True)
+        for address in (self.addresses.http, self.addresses.grpc):
+            if address.startswith("unix:"):
+                Path(address[5:]).unlink(missing_ok=True)
         self.prefix = f"conch_{os.getpid()}_{self.instance.index}"
         command, environment = self._command()
         # No preexec_fn: a child forked from a process with gRPC's threads that runs Python before exec may
@@ -214,8 +214,8 @@ class Server:
 
     def _command(self) -> tuple[list[str], dict[str, str]]:
         """Return argv and environment of tritonserver, or of the mpirun that starts one for each rank."""
-        door = Path(self.addresses.http.removeprefix("unix:"))
-        links = door.parent if door.is_absolute() else writable(self.home)
+        listener = Path(self.addresses.http.removeprefix("unix:"))
+        links = listener.parent if listener.is_absolute() else writable(self.home)
         binary, environment = find_tritonserver(self.home, links)
         repository = plain(Path(self.instance.bundle), links, f"{self.instance.name}.bundle") / "repository"
         if self.instance.kv_share != 1:
