@@ -131,7 +131,7 @@ def fetched(jobs: Sequence[BuildJob], note: Callable[[str], None]) -> tuple[Buil
             if job is not jobs[-1]:
                 mirror = jobs[jobs.index(job) + 1].model.source
                 note(f"{job.model.id}: {error}")
-                note(f"{job.model.id}: taking the mirror {mirror}; its files must have the same hashes")
+                note(f"{job.model.id}: taking the mirror {mirror}")
         else:
             return job, weights
     raise FetchError("; ".join(failed))

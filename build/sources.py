@@ -299,6 +299,7 @@ def _snapshot(
                 name,
                 revision=info.sha,
                 local_dir=folder,
+                cache_dir=os.environ.get("CONCH_HF_CACHE") or None,  # read only: what it has is copied
                 endpoint=os.environ.get("HF_ENDPOINT") or None,
             )
         )

@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import cast
 
 from python_on_whales import DockerClient
@@ -22,7 +21,7 @@ from conch import toolchains
 from conch.deployment import Deployment, Instance
 
 from . import hardware
-from .environment import ENV, ROOT, documented, settings
+from .environment import ENV, ROOT, documented, overridden, settings
 from .planning import check_images, of_other_targets
 from .restart import NotBack, restart_all
 
@@ -30,16 +29,6 @@ METRICS = (
     "import sys, urllib.request as r; print(r.build_opener(r.ProxyHandler({})).open("
     "f'http://127.0.0.1:{sys.argv[1]}/metrics', timeout=5).read().decode())"
 )
-
-
-def compose_files(values: dict[str, str]) -> list[Path]:
-    """Return COMPOSE_FILE, or the files that TARGET needs."""
-    files = [ROOT / name for name in values.get("COMPOSE_FILE", "compose.yaml").split(os.pathsep)]
-    target = values.get("TARGET", "")
-    override = ROOT / "docker" / f"compose.{target}.yaml"
-    if target in targets.names() and override.exists() and override not in files:
-        files.insert(1, override)
-    return files
 
 
 def models_of_other_targets(values: dict[str, str], count: int, *, check: bool = False) -> dict[int, str]:
@@ -100,8 +89,10 @@ def client(*, every: bool = False, models: int = 0) -> DockerClient:
         asked = [name for name in values.get("COMPOSE_PROFILES", "").split(",") if name]
         others = [name for name in asked if not name.startswith("instances-")]  # such as gpu
         profiles = [*profiles_of(count, models_of_other_targets(values, count)), *others]
+    os.environ["COMPOSE_PROFILES"] = ",".join(profiles)  # the builder compares it with INSTANCES
+    files = values.get("COMPOSE_FILE", "compose.yaml").split(os.pathsep)
     return DockerClient(
-        compose_files=[str(path) for path in compose_files(values)],
+        compose_files=[str(ROOT / name) for name in files],
         compose_profiles=profiles,
         compose_project_directory=str(ROOT),
     )
@@ -150,6 +141,8 @@ def checked_target() -> str:
 
 def up(docker: DockerClient) -> None:
     """Build images, build engines, start, and wait until the public port answers."""
+    for line in overridden():
+        print(f"conch: {line}")
     checked_target()
     models_of_other_targets(settings(), hardware.instances(settings()), check=True)
     docker.compose.build()

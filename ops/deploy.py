@@ -22,9 +22,15 @@ from conch import toolchains
 from conch.gpus import apart
 from conch.toolchain import ToolchainError
 
-from .hardware import instances
+from .hardware import check_profiles, instances
 from .nginx import AccessPolicy, NginxValues, tls_of, write_nginx
 from .planning import IN_DOCKER, Addresses, check_images, described, front_processes, make_plan
+
+SETTINGS = (
+    "MODEL_ID", "TARGET", "INSTANCES", "TP_SIZE", "PP_SIZE", "PRECISION", "WEIGHT_ONLY", "KV_CACHE",
+    "QUANTIZATION", "KV_CACHE_FRACTION", "MAX_TOKENS_IN_PAGED_KV_CACHE", "MAX_ATTENTION_WINDOW_SIZE",
+    "ENGINE_BATCH_SIZE", "MAX_BATCH_SIZE", "MAX_BEAM_WIDTH",
+)  # fmt: skip
 
 
 def deploy(engines: Path) -> None:
@@ -132,11 +138,19 @@ def check_gpus(models: Sequence[Model], target: str, count: int, environment: Ma
             )
 
 
+def chosen(environment: Mapping[str, str]) -> str:
+    """Format the settings that decide what is built, since a shell may have one of them by chance."""
+    named = [(name, environment.get(name, "")) for name in SETTINGS]
+    return ", ".join(f"{name}={value}" for name, value in named if value not in ("", "none"))
+
+
 def main() -> int:
     """Run the command line and return exit status 0, or 1 with one sentence."""
     get = os.environ.get
     target = get("TARGET") or DEFAULT_IN_DOCKER
     try:
+        print(f"conch: {chosen(os.environ)}", file=sys.stderr)
+        check_profiles(os.environ)
         models = select(load_catalog(), get("MODEL_ID", ""), target)
         check_images(models, target, instances(os.environ), os.environ)
         check_gpus(models, target, instances(os.environ), os.environ)

@@ -31,9 +31,21 @@ def documented() -> list[str]:
 
 def settings() -> dict[str, str]:
     """Return variables by name; an empty one counts as not set."""
+    return {**_file(), **{name: value for name, value in os.environ.items() if value}}
+
+
+def overridden() -> list[str]:
+    """Return a sentence for each line of .env that a variable of the environment replaces, since a shell may
+    have PORT or TARGET by chance. Values of secrets are not shown.
+    """
+    return [
+        f"{name}={os.environ[name]} is taken from the environment, not {value or 'empty'} from .env"
+        for name, value in _file().items()
+        if os.environ.get(name, value) not in (value, "") and name != "HF_TOKEN"
+    ]
+
+
+def _file() -> dict[str, str]:
     lines = ENV.read_text("utf-8").splitlines() if ENV.exists() else []
     pairs = (line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
-    return {
-        **{name.strip(): value.strip().strip("\"'") for name, value in pairs},
-        **{name: value for name, value in os.environ.items() if value},
-    }
+    return {name.strip(): value.strip().strip("\"'") for name, value in pairs}

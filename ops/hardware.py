@@ -14,6 +14,7 @@ from conch.driver import Needs, driver, driver_findings, toolkit, toolkit_findin
 from conch.gpus import Gpu, apart, gpus, nvidia_smi
 
 MOST = 4  # services in compose.yaml
+PROFILE = re.compile(r"instances-(\d+)")
 
 
 def instances(environment: Mapping[str, str]) -> int:
@@ -30,6 +31,31 @@ def instances(environment: Mapping[str, str]) -> int:
     if not (given.isdecimal() and 1 <= int(given) <= MOST):
         raise ValueError(f"INSTANCES={given!r}; compose.yaml has tritonservers for 1 to {MOST}")
     return int(given)
+
+
+def check_profiles(environment: Mapping[str, str]) -> None:
+    """Check that Compose starts as many tritonservers as INSTANCES plans.
+
+    Raises:
+        ValueError: COMPOSE_PROFILES, which compose.yaml hands to the builder, names another number.
+    """
+    given = environment.get("COMPOSE_PROFILES")
+    if given is None or apart(environment):
+        return
+    count = instances(environment)
+    started = max([int(number) for number in PROFILE.findall(given)], default=1)
+    if started != count:
+        wanted = ",".join(
+            [
+                *([f"instances-{count}"] if count > 1 else []),
+                *(name for name in given.split(",") if name and not PROFILE.fullmatch(name)),
+            ]
+        )
+        raise ValueError(
+            f"INSTANCES={count}, and COMPOSE_PROFILES={given} starts {started} "
+            f"tritonserver{'s' if started > 1 else ''}; set COMPOSE_PROFILES={wanted} "
+            "(instead of --profile), or another INSTANCES"
+        )
 
 
 @dataclass(frozen=True)
@@ -97,11 +123,6 @@ def propose(found: Sequence[Gpu], linked: set[tuple[int, int]], cpus: int, tp_si
         count = min(2, cpus)
         return [
             Line("TARGET", CPU, "no GPU found or requested: OpenVINO engines on the CPU"),
-            Line(
-                "COMPOSE_FILE",
-                f"compose.yaml:docker/compose.{CPU}.yaml",
-                "the override without GPUs",
-            ),
             *_instances(count, f"{cpus} CPUs, shared out among the instances"),
         ]
     if tp_size not in (1, 2):

@@ -27,7 +27,7 @@ __all__ = ["recordings"]  # a fixture of the stack tests
 HERE = Path(__file__).parent
 PROJECT = "conch-test"
 PORT = first_port("compose")
-FILES = [ROOT / "compose.yaml", ROOT / "docker" / "compose.openvino.yaml", HERE / "bare.yaml"]
+FILES = [ROOT / "compose.yaml", HERE / "bare.yaml"]
 WHEELS = ROOT / ".conch" / "wheels"
 
 

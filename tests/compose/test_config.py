@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
+from build import targets
 from build.catalog import ROOT
 
 BASE = ["compose.yaml"]
-CPU = ["compose.yaml", "docker/compose.openvino.yaml"]
-RETRIEVAL = [*CPU, "docker/compose.retrieval.yaml"]
+RETRIEVAL = [*BASE, "docker/compose.retrieval.yaml"]
 PROFILES = ["", "instances-2", "instances-3", "instances-4"]
-OBSERVE = [*CPU, "docker/compose.observe.yaml"]
-PICTURES = [*CPU, "docker/compose.pictures.yaml"]
+OBSERVE = [*BASE, "docker/compose.observe.yaml"]
+PICTURES = [*BASE, "docker/compose.pictures.yaml"]
 COMBINATIONS = [
-    *((files, profile) for files in (BASE, CPU) for profile in PROFILES),
+    *((BASE, profile) for profile in PROFILES),
     (BASE, "instances-2,tensorrt"),
     (RETRIEVAL, ""),
     (OBSERVE, ""),
@@ -120,7 +120,7 @@ def test_every_one_shot_is_adopted(services: Services) -> None:
 def test_only_a_gateway_that_may_fetch_pictures_has_a_way_out() -> None:
     """And only where somebody names the hosts."""
     for files, networks, hosts in (
-        (CPU, {"inner"}, ""),
+        (BASE, {"inner"}, ""),
         (PICTURES, {"inner", "egress"}, "pictures.example:8443"),
     ):
         gateway = config(files, "")["services"]["gateway"]
@@ -147,17 +147,29 @@ def test_gpus_are_disjoint(profile: str) -> None:
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_a_cpu_needs_no_device(profile: str) -> None:
-    """The override leaves no reservation or limit that a machine without GPUs would refuse, and changes
-    nothing else.
+    """TARGET=openvino leaves no reservation or limit that a machine without GPUs would refuse; the services
+    are the same.
     """
-    gpu, cpu = (config(files, profile, TARGET="openvino")["services"] for files in (BASE, CPU))
+    gpu, cpu = (config(BASE, profile, TARGET=target)["services"] for target in ("torch", "openvino"))
+    assert set(gpu) == set(cpu)
     for service in cpu.values():
         assert not service["deploy"]["resources"].get("reservations", {}).get("devices")
         assert not service.get("ulimits")
-    for service in (*gpu.values(), *cpu.values()):
-        service["deploy"]["resources"].pop("reservations", None)
-        service.pop("ulimits", None)
-    assert {name: s for name, s in cpu.items() if name in gpu} == gpu
+
+
+@pytest.mark.parametrize("target", targets.names())
+def test_every_target_with_an_image_says_what_it_gets(target: str) -> None:
+    """TARGET decides; another name than these is refused by Compose itself, with the file that is missing."""
+    assert config(BASE, "", TARGET=target)["services"]["triton-0"]["image"].endswith(f"-{target}")
+    with pytest.raises(AssertionError, match="devices/tensort.yaml"):
+        config(BASE, "", TARGET="tensort")
+
+
+def test_a_shells_own_variables_decide_nothing() -> None:
+    """BASE is a common name; the base image has another."""
+    assert config(BASE, "", BASE="mine:1") == config(BASE, "")
+    for service, row in config(BASE, "", CONCH_BASE="mine:1")["services"].items():
+        assert "build" not in row or row["build"]["args"]["BASE"] == "mine:1", service
 
 
 def test_gpus_have_the_limits_that_nvidia_asks_for() -> None:
@@ -179,7 +191,7 @@ def test_databases_have_passwords_and_no_way_in() -> None:
     """Only the gateway can reach them, over the inner network; passwords are files; data are on volumes."""
     found = config(RETRIEVAL, "", MONGO_PASSWORD_FILE="/m", MILVUS_PASSWORD_FILE="/v")
     services = found["services"]
-    assert set(services) - set(config(CPU, "")["services"]) == DATABASES
+    assert set(services) - set(config(BASE, "")["services"]) == DATABASES
     for name in DATABASES:
         assert list(services[name]["networks"]) == ["inner"]
         assert [volume["type"] for volume in services[name]["volumes"]] == ["volume"]
@@ -194,13 +206,13 @@ def test_databases_have_passwords_and_no_way_in() -> None:
     environment = services["gateway"]["environment"]
     assert environment["CONCH_DOCUMENTS_URL"] == "mongodb://conch@mongo:27017/conch?authSource=admin"
     assert environment["CONCH_VECTORS_URL"] == "http://milvus:19530"
-    assert services["gateway"]["build"]["args"] == {"RETRIEVAL": "yes"}
-    assert services["gateway"]["image"] != config(CPU, "")["services"]["gateway"]["image"]
+    assert services["gateway"]["build"]["args"] == {"BASE": "debian:bookworm-slim", "RETRIEVAL": "yes"}
+    assert services["gateway"]["image"] != config(BASE, "")["services"]["gateway"]["image"]
 
 
 def test_observers_are_added_and_change_nothing() -> None:
     """Next to the stack, not in it; what they read of the repository is there, and cannot be written to."""
-    plain, found = (config(files, "")["services"] for files in (CPU, OBSERVE))
+    plain, found = (config(files, "")["services"] for files in (BASE, OBSERVE))
     assert {name: service for name, service in found.items() if name in plain} == plain
     assert set(found) - set(plain) == OBSERVERS
     mounts = [mount for name in OBSERVERS for mount in found[name].get("volumes", ())]
@@ -287,14 +299,14 @@ def test_every_variable_is_documented() -> None:
     text = "".join((ROOT / file).read_text("utf-8") for file in files)
     defaults = re.findall(r"\$\{([A-Z0-9_]+):-([^}]*)\}", text)
     used = {name: "" if default.startswith("${") else default for name, default in defaults}  # another's own
+    assert used.pop("CONCH_BASE") in (ROOT / "docker" / "server.Dockerfile").read_text("utf-8")
     used |= {name: used.get(name, "") for name in re.findall(r"\$\{([A-Z0-9_]+):\+", text)}
-    secrets = ("API_KEYS_FILE", "ADMIN_KEYS_FILE", "TLS_CERT_FILE", "TLS_KEY_FILE", *PASSWORDS)
-    for name in (*secrets, "GRAFANA_PASSWORD_FILE"):
+    secrets = ("API_KEYS_FILE", "ADMIN_KEYS_FILE", "HF_TOKEN_FILE", "TLS_CERT_FILE", "TLS_KEY_FILE")
+    for name in (*secrets, *PASSWORDS, "GRAFANA_PASSWORD_FILE", "HF_CACHE"):
         used[name] = ""  # their default is /dev/null, an empty file, or they have none
     rows = dict(
         line.split("=", 1)
         for line in (ROOT / ".env.example").read_text("utf-8").splitlines()
         if line and not line.startswith("#")
     )
-    composes_own = {"COMPOSE_PROFILES": ""}
-    assert rows == used | composes_own
+    assert rows == used

@@ -19,12 +19,13 @@ from tests.ports import first_port
 from tests.stack.conftest import Stack
 from tests.stack.test_text import client, questions
 
-from .conftest import HERE, PROJECT, compose, ports_from
+from .conftest import FILES, HERE, PROJECT, compose, ports_from
 
 PORT = first_port("compose-torch")
 BASE = "localhost/conch/nvidia-stand-in:test"
 TORCH = {
     "COMPOSE_PROJECT_NAME": f"{PROJECT}-torch",
+    "COMPOSE_FILE": os.pathsep.join(map(str, [*FILES, HERE / "no_gpu.yaml"])),
     "COMPOSE_PROFILES": "",
     "INSTANCES": "1",
     "TARGET": "torch",
@@ -36,7 +37,7 @@ TORCH = {
 
 @pytest.fixture(scope="module")
 def torch_stack(docker_services: object) -> Iterator[Stack]:
-    """Built as `docker compose` builds it; the CPU file leaves out the GPUs, which no container here has."""
+    """Built as `docker compose` builds it; without the GPUs, which no container here has."""
     command = ["docker", "build", "-q", "-t", BASE, "-f", str(HERE / "nvidia_base.Dockerfile")]
     server = "SERVER=localhost/conch/server:test-openvino"
     subprocess.run(

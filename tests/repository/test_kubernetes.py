@@ -38,7 +38,9 @@ SAME = {
 OTHER_VALUES = {"CONCH_KSERVE_URL": "http://nginx-internal:8081"}  # nginx's service is for clients only
 COMPOSE_ALONE = {
     # Every pod sees its own GPUs only: HOST_GPUS. Encoders of TensorRT-LLM are a deployment of their own.
-    "builder": {f"TRITON_{i}_{what}" for i in range(4) for what in ("GPUS", "TARGET")},
+    # Profiles and files of one host are Compose's.
+    "builder": {f"TRITON_{i}_{what}" for i in range(4) for what in ("GPUS", "TARGET")}
+    | {"COMPOSE_PROFILES", "HF_TOKEN_PATH", "CONCH_HF_CACHE"},
     "triton-0": set[str](),
     "gateway": set[str](),
     # A container is recreated when these change; a pod when the name of the mounted ConfigMap does.
@@ -150,7 +152,7 @@ def differences(stack: Object, found: list[Object]) -> list[str]:
         kept = {
             path: (name, mode != "ro")
             for name, path, mode in ((*row.split(":"), "rw")[:3] for row in wanted["volumes"])
-            if not name.startswith(".")  # catalog.toml: it is in the image
+            if not name.startswith((".", "/"))  # catalog.toml: it is in the image; a cache of this host
         }
         command = " ".join(wanted.get("command", [])), " ".join(container.get("command", []))
         seconds = re.sub(r"s$", "", wanted.get("stop_grace_period", "30s"))

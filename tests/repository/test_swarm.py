@@ -28,9 +28,9 @@ SEVERAL = {
     "GATEWAY_HOST": "tasks.gateway",
 }
 # The builder sees its own GPUs; encoders next to TensorRT-LLM are a stack of their own; a container is
-# recreated for RENDERED, a task for a config's name.
+# recreated for RENDERED, a task for a config's name. Profiles, and files of the one host, are Compose's.
 COMPOSE_ALONE = {f"TRITON_{i}_{what}" for i in range(4) for what in ("GPUS", "TARGET")}
-COMPOSE_ALONE |= {"RENDERED", "CUDA_VISIBLE_DEVICES"}
+COMPOSE_ALONE |= {"RENDERED", "CUDA_VISIBLE_DEVICES", "COMPOSE_PROFILES", "HF_TOKEN_PATH", "CONCH_HF_CACHE"}
 SWARM_ALONE = {*SEVERAL, "NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"}
 INNER_KEY = {"deployment", "nginx"}  # files with a key in them
 

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from ops import compose as stack
-from ops.hardware import Gpu, Line, gpus, instances, links, pair_up, parse_topology, propose, this_machine
+from ops.hardware import (
+    Gpu,
+    Line,
+    check_profiles,
+    gpus,
+    instances,
+    links,
+    pair_up,
+    parse_topology,
+    propose,
+    this_machine,
+)
 
 TOPOLOGY = """\
 \x1b[4m\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m
@@ -62,10 +74,9 @@ def test_eight_gpus_are_four_instances() -> None:
 
 
 def test_no_gpu_is_a_cpu_stack() -> None:
-    """OpenVINO, the override, two instances; every line has its reason."""
+    """OpenVINO, two instances; every line has its reason."""
     lines = propose([], set(), 2)
     assert values(lines)["TARGET"] == "openvino"
-    assert values(lines)["COMPOSE_FILE"] == "compose.yaml:docker/compose.openvino.yaml"
     assert all(line.reason and str(line).startswith("# ") for line in lines)
 
 
@@ -82,6 +93,35 @@ def test_there_are_four_services(given: str) -> None:
     with pytest.raises(ValueError, match="1 to 4"):
         instances({"INSTANCES": given})
     assert instances({}) == 1
+
+
+@pytest.mark.parametrize(
+    ("count", "profiles", "says"),
+    [
+        ("2", "", "COMPOSE_PROFILES= starts 1 tritonserver; set COMPOSE_PROFILES=instances-2 "),
+        ("2", "gpu", "set COMPOSE_PROFILES=instances-2,gpu "),
+        ("2", "instances-3,gpu", "starts 3 tritonservers; set COMPOSE_PROFILES=instances-2,gpu "),
+        ("1", "instances-2", "set COMPOSE_PROFILES= "),
+    ],
+)
+def test_as_many_tritonservers_as_planned(count: str, profiles: str, says: str) -> None:
+    """Compose starts them by profile; the builder, which runs first, compares."""
+    with pytest.raises(ValueError, match=re.escape(says)):
+        check_profiles({"INSTANCES": count, "COMPOSE_PROFILES": profiles})
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"INSTANCES": "2", "COMPOSE_PROFILES": "gpu,instances-2"},
+        {"COMPOSE_PROFILES": "tensorrt"},
+        {"INSTANCES": "2"},
+        {"INSTANCES": "9", "COMPOSE_PROFILES": "", "HOSTS": "several"},
+    ],
+)
+def test_profiles_that_fit(environment: dict[str, str]) -> None:
+    """Without COMPOSE_PROFILES it is not Compose that starts them, nor on several hosts."""
+    check_profiles(environment)
 
 
 def test_what_was_asked_for_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
