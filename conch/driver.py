@@ -1,5 +1,5 @@
-"""Check that NVIDIA's driver and container toolkit can run the pinned image. Standard library only, because
-it runs on hosts, too.
+"""Check that NVIDIA's driver and container toolkit can run the image of a target. Standard library only,
+because it runs on hosts, too.
 
 Image 25.07 has CUDA 12.9.1: it needs driver 575.51.03 or later, or on data-centre GPUs one of the long-lived
 branches below with the image's forward compatibility libraries (release notes of Triton 25.07, "Driver
@@ -33,6 +33,8 @@ class Needs:
 
 
 TRTLLM = Needs("the image (Triton 25.07, CUDA 12.9.1)", (575, 51, 3), (535, 550, 570))
+# Compatibility matrix of triton-inference-server/server, docs/introduction/compatibility.md.
+TRTLLM_26 = Needs("the image (Triton 26.07, CUDA 13.1)", (590, 44, 0), (580,))
 # CUDA 13 of PyTorch's wheels: https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
 TORCH = Needs("the image (PyTorch with CUDA 13)", (580, 65, 6), ())
 

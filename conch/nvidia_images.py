@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Self
 
-from .driver import TRTLLM
+from .driver import TRTLLM, TRTLLM_26, Needs
 from .gpus import gpus
 from .toolchain import Identity, ToolchainError, installed
 
@@ -21,6 +22,52 @@ HELP_SECONDS = 600.0
 IMAGE_PACKAGES = ("tensorrt_llm", "tensorrt", "torch", "transformers")
 BANNER = re.compile(r"\[TensorRT v(\d+)\] \[b(\d+)\]")  # samples/common/logging.h, `defineTest`
 EXPORTERS = ("torch", "transformers", "onnx")  # they shape a plan; a server has none of them
+
+
+@dataclass(frozen=True)
+class Release:
+    """A release of TensorRT-LLM that this target is written for.
+
+    Attributes:
+        tag: the newest tag of NVIDIA's image that holds it
+        needs: what that image needs of the driver
+        unfit: families that it cannot build here, with the reason
+    """
+
+    tag: str
+    needs: Needs
+    unfit: Mapping[str, str] = field(default_factory=dict)
+
+
+NEWER_TRANSFORMERS = "its build_multimodal_engine.py needs transformers 4.56, which renamed the networks"
+RELEASES = {
+    "0.20.0": Release("25.07", TRTLLM),  # docker/server.Dockerfile's
+    "1.2.1": Release("26.07", TRTLLM_26, dict.fromkeys(("blip2", "llava"), NEWER_TRANSFORMERS)),
+}
+
+
+def needs_of(base: str) -> Needs:
+    """Return what a base image needs of the driver, by its tag; of the pinned one if the tag says nothing."""
+    tags = {release.tag: release.needs for release in RELEASES.values()}
+    found = re.search(r":(\d\d\.\d\d)-", base)
+    return tags.get(found[1], TRTLLM) if found else TRTLLM
+
+
+def interpreter(tool: str, path: str) -> Path | None:
+    """Return the Python of a tool's first line, with PATH as `path`; None if it names none. Later images have
+    TensorRT-LLM in a virtual environment.
+    """
+    place = shutil.which(tool, path=path)
+    first = Path(place).read_bytes()[:256] if place else b""
+    found = re.match(rb"#!(/\S*/python[\d.]*)\s", first)
+    return Path(os.fsdecode(found[1])) if found else None
+
+
+def open_mpi(root: Path) -> dict[str, str]:
+    """Return variables that Open MPI needs in images that moved it: MPI_Init fails without its prefix."""
+    moved = root / "usr/local/mpi"
+    wanted = (moved / "bin/mpirun").exists() and "OPAL_PREFIX" not in os.environ
+    return {"OPAL_PREFIX": str(moved)} if wanted else {}
 
 
 @dataclass(frozen=True)
@@ -57,7 +104,7 @@ class NvidiaImage(ABC):
         seen = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": devices} if devices else {}
         # PMIX_MCA_gds: steps that import TensorRT-LLM call MPI_Init, which fails without it as another user
         # than root (triton-inference-server/tensorrtllm_backend#712).
-        return {"PATH": self.search_path, "PMIX_MCA_gds": "hash", **seen}
+        return {"PATH": self.search_path, "PMIX_MCA_gds": "hash", **open_mpi(self.root), **seen}
 
     def identity(self, devices: str = "") -> Identity:
         """Return its stamp, with the first GPU of `devices`.
@@ -86,8 +133,8 @@ class TensorRtLlmImage(NvidiaImage):
 
     @property
     def python(self) -> Path:
-        """Return the image's own Python, the one that TensorRT-LLM is installed for."""
-        return self.root / "usr/bin/python3"
+        """Return the Python that TensorRT-LLM is installed for: trtllm-build's."""
+        return interpreter("trtllm-build", self.search_path) or self.root / "usr/bin/python3"
 
     def versions(self) -> dict[str, str]:
         """Return the versions of the packages that determine an engine.
@@ -175,11 +222,15 @@ class ImageToolchain:
     name: str
     image: type[NvidiaImage]
     deciding: tuple[str, ...]
-    driver = TRTLLM
+    base: str  # the variable with the name of its base image
     caution = (
         "this target is held to NVIDIA's published interfaces and has never run on a GPU of its authors; "
         "TARGET=torch has. Please report how it went: make gpu-report writes a file to attach to an issue"
     )
+
+    def needs(self, settings: Mapping[str, str]) -> Needs:
+        """See Toolchain."""
+        return needs_of(settings.get(self.base, ""))
 
     def identity(self, devices: str = "") -> Identity:
         """Return the image's identity."""

@@ -43,9 +43,10 @@ class Toolchain(Protocol):
     def deciding(self) -> tuple[str, ...]:
         """Return the packages whose versions must be equal where an engine is built and served."""
 
-    @property
-    def driver(self) -> Needs | None:
-        """Return what its image needs of NVIDIA's driver; None without a GPU."""
+    def needs(self, settings: Mapping[str, str]) -> Needs | None:
+        """Return what its image needs of NVIDIA's driver, by the variables of a deployment; None without a
+        GPU.
+        """
 
     @property
     def caution(self) -> str:
@@ -73,6 +74,10 @@ class Packages:
     making: tuple[str, ...] = ()
     driver: Needs | None = None
     caution: str = ""
+
+    def needs(self, settings: Mapping[str, str]) -> Needs | None:
+        """See Toolchain."""
+        return self.driver
 
     def identity(self, devices: str = "") -> Identity:
         """Return the versions that are installed here."""

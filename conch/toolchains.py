@@ -12,8 +12,8 @@ from .toolchain import Packages, Toolchain, ToolchainError
 EXPORTERS = ("torch", "transformers", "tokenizers")
 _TOOLCHAINS: dict[str, Toolchain] = {
     "torch": Packages("torch", making=(*EXPORTERS, "safetensors"), driver=TORCH),
-    "trtllm": ImageToolchain("trtllm", TensorRtLlmImage, ("tensorrt_llm", "tensorrt")),
-    "tensorrt": ImageToolchain("tensorrt", TensorRtImage, ("tensorrt",)),
+    "trtllm": ImageToolchain("trtllm", TensorRtLlmImage, ("tensorrt_llm", "tensorrt"), "TRTLLM_BASE"),
+    "tensorrt": ImageToolchain("tensorrt", TensorRtImage, ("tensorrt",), "NVIDIA_BASE"),
     "openvino": Packages("openvino", ("openvino",), EXPORTERS),
 }
 

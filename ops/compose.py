@@ -132,7 +132,8 @@ def checked_target() -> str:
     if f" AS {target}-builder\n" not in (ROOT / "docker" / "server.Dockerfile").read_text("utf-8"):
         raise ValueError(f"TARGET={target} has no image; run it without Docker: make serve TARGET={target}")
     found = toolchains.find(target)
-    if found.driver and (wrong := hardware.obstacles(found.driver)):
+    needs = found.needs(settings())
+    if needs and (wrong := hardware.obstacles(needs)):
         raise ValueError("; ".join(wrong))
     if found.caution:
         print(f"conch: TARGET={target}: {found.caution}")

@@ -18,8 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Protocol
 
-from conch.driver import TRTLLM, Needs, driver, driver_findings, toolkit
+from conch import toolchains
+from conch.driver import driver, driver_findings, toolkit
 from conch.gpus import gpus
+from conch.nvidia_images import TensorRtLlmImage
 
 ROOT = Path(__file__).parent.parent
 START = 3600.0  # seconds for engines and servers
@@ -111,7 +113,6 @@ class Round:
     Attributes:
         spare: one more instance of the first
         ranks: GPUs of an engine (tensor parallelism)
-        needs: what the image needs of the driver
         settings: variables where the user sets none
         clients: NVIDIA's own clients are run
     """
@@ -120,7 +121,6 @@ class Round:
     models: tuple[str, ...]
     spare: bool = False
     ranks: int = 1
-    needs: Needs = TRTLLM
     settings: Mapping[str, str] = field(default_factory=dict)
     clients: bool = False
 
@@ -138,7 +138,8 @@ class Round:
         cards = gpus()
         if len(cards) < self.ranks:
             raise Failed(f"it needs {self.ranks} GPUs", skipped=True)
-        for finding in driver_findings(driver(), [card.name for card in cards], self.needs):
+        needs = toolchains.find(self.target).needs(os.environ)
+        for finding in driver_findings(driver(), [card.name for card in cards], needs) if needs else ():
             raise Failed(finding, skipped=True)
 
     def variables(self, given: Mapping[str, str]) -> dict[str, str]:
@@ -354,9 +355,8 @@ class InProcesses:
         path = self.root / script.lstrip("/")
         if not path.is_file():
             raise Failed(f"{path.name} is not in this image ({script})", skipped=True)
-        return run(
-            [self.root / "usr/bin/python3", path, *arguments], environment=self.environment, seconds=600
-        )
+        python = TensorRtLlmImage(self.root).python
+        return run([python, path, *arguments], environment=self.environment, seconds=600)
 
     def kill(self, index: int) -> None:
         """See `Deployment`."""

@@ -26,18 +26,16 @@ from typing import Any
 
 import httpx
 
-from conch.driver import TORCH
-
 from .gpu_machine import ROOT, Deployment, Failed, InDocker, InProcesses, Round, machine, short
 
 SPEECH, TEXT, CHAT = "mini-whisper", ("mini-t5", "mini-bart", "mini-gpt2"), ("mini-llava", "mini-blip2")
 VECTORS = ("mini-clip", "all-minilm-l6-v2")
 SHARE = {"KV_CACHE_FRACTION": "0.2"}  # of TensorRT-LLM, which takes most of a GPU otherwise
 ROUNDS = (
-    Round("torch", (SPEECH, "mini-t5", "mini-gpt2"), spare=True, needs=TORCH),
-    Round("torch", ("mini-bart", *CHAT), needs=TORCH),
-    Round("torch", VECTORS, needs=TORCH),
-    Round("torch", ("mini-gpt2",), ranks=2, needs=TORCH),
+    Round("torch", (SPEECH, "mini-t5", "mini-gpt2"), spare=True),
+    Round("torch", ("mini-bart", *CHAT)),
+    Round("torch", VECTORS),
+    Round("torch", ("mini-gpt2",), ranks=2),
     Round("trtllm", (SPEECH, "mini-t5", "mini-gpt2"), spare=True, settings=SHARE, clients=True),
     Round("trtllm", ("mini-bart", *CHAT), settings=SHARE),
     Round("trtllm", ("mini-gpt2",), ranks=2, settings=SHARE),

@@ -92,8 +92,13 @@ def make_image(
             f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
         )
     (site / "transformers.py").write_text(TRANSFORMERS)
+    newer = (versions or {}).get("tensorrt_llm", "0") >= "1.2"
+    python = root / ("opt/venv-tritonserver/bin/python3" if newer else "usr/bin/python3")
+    if newer:
+        _script(root / "usr/local/mpi/bin/mpirun", MPIRUN)
+        _script(root / "usr/bin/python3", "exec false", "/bin/sh")
     _script(
-        root / "usr/bin/python3",
+        python,
         f'PYTHONPATH="{site}${{PYTHONPATH:+:$PYTHONPATH}}" exec {sys.executable} "$@"\n',
         "/bin/sh",
     )
@@ -101,11 +106,14 @@ def make_image(
         text = (
             f"import sys\nsys.path.insert(0, {str(HERE)!r})\nfrom nvidia_tools import main\nmain({tool!r})\n"
         )
-        _script(root / "usr/local/bin/trtllm-build" if tool == "trtllm-build" else root / "app" / tool, text)
+        if tool == "trtllm-build":
+            _script(root / "usr/local/bin" / tool, text, str(python))
+        else:
+            _script(root / "app" / tool, text)
     _machine(root, gpus)
     _script(root / "usr/bin/mpirun", MPIRUN)
     (root / "app/all_models/inflight_batcher_llm/tensorrt_llm").mkdir(parents=True)
-    (root / "app/all_models/inflight_batcher_llm/tensorrt_llm/config.pbtxt").write_text(template())
+    (root / "app/all_models/inflight_batcher_llm/tensorrt_llm/config.pbtxt").write_text(template(newer))
     return root
 
 

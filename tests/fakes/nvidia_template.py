@@ -50,11 +50,25 @@ def parameter(key: str, value: str) -> str:
     return f'parameters: {{\n  key: "{key}"\n  value: {{\n    string_value: "{value}"\n  }}\n}}\n'
 
 
-def template() -> str:
-    """config.pbtxt with ${placeholders}."""
+# What the template of about 1.2 (TensorRT-LLM 2a9abd95) adds: counts of tokens, and a type to fill in.
+FLAG = {"data_type": "TYPE_BOOL", "dims": [1], "reshape": [], "optional": True}
+COUNT = {"data_type": "TYPE_INT32", "dims": [1]}
+NEWER = (
+    *(port("input", {"name": f"return_num_{what}_tokens", **FLAG}) for what in ("input", "output")),
+    *(port("output", {"name": f"num_{what}_tokens", **COUNT}) for what in ("input", "output")),
+)
+TABLE = 'name: "prompt_embedding_table" data_type: '
+
+
+def template(newer: bool = False) -> str:
+    """config.pbtxt with ${placeholders}, of 0.20.0 or of about 1.2."""
     ports = [port("input", row) for row in ENGINE["inputs"]] + [
         port("output", row) for row in ENGINE["outputs"]
     ]
+    if newer:
+        typed = TABLE + "${prompt_embedding_table_data_type}"
+        ports = [*(line.replace(TABLE + "TYPE_FP16", typed) for line in ports), *NEWER]
+        assert any(typed in line for line in ports)
     open_ones = [
         parameter(KEYS.get(name, name), f"${{{name}}}")
         for name in ENGINE["template_parameters"]

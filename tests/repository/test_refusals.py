@@ -138,7 +138,7 @@ CASES = [
     Case("a GPU of 512 MiB", gpus(("Tiny", "9.0", 512)), "Tiny has 512 MiB, building needs about"),
     Case("8-bit weights on Blackwell", gpus(("NVIDIA B200", "10.0", 183359)), "cannot build INT8 or INT4 engines", knobs={"WEIGHT_ONLY": "int8"}),
     Case("an 8-bit cache for LLaVA", lambda _: None, "KV_CACHE=int8 cannot be built", "llava-1.5-7b", {"KV_CACHE": "int8"}),
-    Case("a T4", gpus(("Tesla T4", "7.5", 15360)), r"Tesla T4 has compute capability 7.5, TensorRT-LLM 0.20 needs 8.0 \(Ampere\)"),
+    Case("a T4", gpus(("Tesla T4", "7.5", 15360)), r"Tesla T4 has compute capability 7.5, TensorRT-LLM needs 8.0 \(Ampere\)"),
     Case("two ranks on one GPU", gpus(FOUR_H100[0]), r"TP_SIZE × PP_SIZE is 2, its instance has 1 GPU", knobs={"TP_SIZE": "2"}),
 ]  # fmt: skip
 

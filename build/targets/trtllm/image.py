@@ -7,7 +7,6 @@ from pathlib import Path
 
 from conch.nvidia_images import TensorRtLlmImage
 
-PIN = {"tensorrt_llm": "0.20.0"}  # what docker/server.Dockerfile's image holds
 # Tools by the names that family files use: places below the image's examples, the newest first (TensorRT-LLM
 # moved them in 0.20.0).
 SCRIPTS = {

@@ -108,7 +108,7 @@ def _numbers(parameters: Mapping[str, Any], found: list[Gpu]) -> list[tuple[bool
         (
             # trtllm-build ends with a core dump there (NVIDIA/TensorRT-LLM#2760, k2-fsa/sherpa#709).
             capability < (8, 0),
-            f"{card}, TensorRT-LLM 0.20 needs 8.0 (Ampere); use a newer card, or TARGET=openvino",
+            f"{card}, TensorRT-LLM needs 8.0 (Ampere); use a newer card, or TARGET=openvino",
         ),
         (
             get("weight_only", "none") != "none" and not half,

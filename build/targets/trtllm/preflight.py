@@ -12,7 +12,7 @@ from pathlib import Path
 
 from conch.driver import driver, driver_findings
 from conch.gpus import Gpu, gpus
-from conch.nvidia_images import help_of
+from conch.nvidia_images import RELEASES, help_of, needs_of
 
 from ...commands import FOLDERS, BuildSteps, Command
 from ...recipes import Recipe
@@ -20,7 +20,7 @@ from ...tensors import misfits as tensor_misfits
 from ...toolchain import TemplateError
 from ..nvidia.options import misfits, require
 from .engine_config import fill, missing_placeholders, unknown_placeholders
-from .image import PIN, SCRIPTS, Image
+from .image import SCRIPTS, Image
 from .limits import world_size
 
 WIDTH = {"int8": 1.0, "int4": 0.5}  # bytes for a number, where it is not the precision's
@@ -41,20 +41,23 @@ def findings(
 ) -> list[str]:
     """Return everything that does not fit."""
     return [
-        *_versions(image.versions()),
+        *_release(image.versions(), recipe.family),
         *_tools(work.all(), image),
         *_template(image.template, recipe),
-        *_machine(recipe, gpus(devices), numbers),
+        *_machine(recipe, gpus(devices), numbers, image),
     ]
 
 
-def _versions(found: Mapping[str, str]) -> Iterator[str]:
-    for name, wanted in PIN.items():
-        if found.get(name) != wanted:
-            yield (
-                f"{name} is {found.get(name, 'missing')}, Conch is written for {wanted}; use the image of "
-                "docker/server.Dockerfile"
-            )
+def _release(found: Mapping[str, str], family: str) -> Iterator[str]:
+    version = found.get("tensorrt_llm", "missing")
+    if not (release := RELEASES.get(version)):
+        known = " and ".join(RELEASES)
+        yield (
+            f"tensorrt_llm is {version}, Conch is written for {known}; use the image of "
+            "docker/server.Dockerfile"
+        )
+    elif reason := release.unfit.get(family):
+        yield f"tensorrt_llm is {version}: {reason}; use the image of docker/server.Dockerfile"
 
 
 def _tools(commands: Sequence[Command], image: Image) -> Iterator[str]:
@@ -103,7 +106,7 @@ def _template(path: Path, recipe: Recipe) -> Iterator[str]:
             yield str(error)
 
 
-def _machine(recipe: Recipe, found: Sequence[Gpu], numbers: int) -> Iterator[str]:
+def _machine(recipe: Recipe, found: Sequence[Gpu], numbers: int, image: Image) -> Iterator[str]:
     """Check GPU memory: one GPU builds every rank in turn and holds that rank's weights, as plan, with room
     to try kernels. Unknown memory is ignored.
     """
@@ -112,7 +115,10 @@ def _machine(recipe: Recipe, found: Sequence[Gpu], numbers: int) -> Iterator[str
             "nvidia-smi shows no GPU; start the container with GPUs (docs/docker.md), or use TARGET=openvino"
         )
         return
-    yield from driver_findings(driver(), [gpu.name for gpu in found])
+    release = RELEASES.get(image.versions().get("tensorrt_llm", ""))
+    yield from driver_findings(
+        driver(), [gpu.name for gpu in found], release.needs if release else needs_of("")
+    )
     width = WIDTH.get(
         str(recipe.parameters.get("weight_only")), 4 if recipe.parameters.get("precision") == "float32" else 2
     )

@@ -20,6 +20,7 @@ from pathlib import Path
 from conch import blas
 from conch.bundle import Serving
 from conch.deployment import Instance
+from conch.nvidia_images import interpreter, open_mpi
 from ops.ranks import MPI_ENVIRONMENT, launch, leader, parts, session
 
 from .budget import budgeted
@@ -99,6 +100,8 @@ def find_tritonserver(home: Path, links: Path) -> tuple[list[str], dict[str, str
         path = [
             part for part in os.environ.get("PATH", "").split(":") if part != str(Path(sys.executable).parent)
         ]
+        if python := interpreter("trtllm-build", ":".join(path)):
+            path.insert(0, str(python.parent))
         return [str(NVIDIA)], {**os.environ, **blas.settings(), "PATH": ":".join(path)}
     package = plain(Path(sysconfig.get_paths()["purelib"]), links, "packages")
     triton, backend = (
@@ -232,7 +235,7 @@ class Server:
         ranks = self.serving.world_size if self.serving.mpi else 1
         pool = self.serving.cuda_pool_bytes
         return launch(server, list(self.addresses.flags), self.prefix, ranks, pool), {
-            **(MPI_ENVIRONMENT if self.serving.mpi else {}),
+            **(MPI_ENVIRONMENT | open_mpi(Path("/")) if self.serving.mpi else {}),
             **(HEAPS if self.instance.family == "whisper" and not self.instance.gpus else {}),
             **environment,
         }

@@ -89,7 +89,7 @@ def test_more_beams_than_the_engine_has(image: Image, places: Places) -> None:
             ("Tesla T4", "7.5", 15360),
             "gpt2-medium",
             {},
-            "Tesla T4 has compute capability 7.5, TensorRT-LLM 0.20 needs 8.0 (Ampere); use a newer card, or "
+            "Tesla T4 has compute capability 7.5, TensorRT-LLM needs 8.0 (Ampere); use a newer card, or "
             "TARGET=openvino",
         ),
         (

@@ -17,7 +17,9 @@ from build.targets.trtllm.image import Image
 from build.targets.trtllm.preflight import check
 from build.targets.trtllm.preflight import findings as check_findings
 from build.toolchain import Unfit
+from conch.nvidia_images import needs_of
 from conch.toolchain import ToolchainError
+from tests.fakes.nvidia_image import environment, make_image
 from tests.fakes.nvidia_tools import parser_of
 
 from .models import CATALOG, job_of
@@ -30,7 +32,7 @@ pytestmark = pytest.mark.long
     [
         (
             "version",
-            "tensorrt_llm is 1.1.0, Conch is written for 0.20.0; use the image of docker/server.Dockerfile",
+            "tensorrt_llm is 1.1.0, Conch is written for 0.20.0 and 1.2.1; use the image of docker/",
         ),
         (
             "script",
@@ -108,6 +110,41 @@ def test_the_older_layout_of_examples_is_found(image: Image) -> None:
         examples / "models/core/whisper/convert_checkpoint.py", examples / "whisper/convert_checkpoint.py"
     )
     assert image.tools()["whisper_converter"].endswith("app/examples/whisper/convert_checkpoint.py")
+
+
+def test_the_newer_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """26.07: TensorRT-LLM is in a virtual environment, which trtllm-build's first line names; Open MPI needs
+    its prefix, the driver is another, and pictures are refused with the reason.
+    """
+    image = Image(make_image(tmp_path / "image", versions={"tensorrt_llm": "1.2.1"}))
+    for name, value in environment(image.root).items():
+        monkeypatch.setenv(name, value)
+    (image.root / "etc/driver").write_text("590.44.01\n")
+    job, picture = job_of("mini-t5"), job_of("mini-llava")
+    check(job.recipe, job.work, image)
+    assert image.python == image.root / "opt/venv-tritonserver/bin/python3"
+    assert image.versions()["tensorrt_llm"] == "1.2.1"
+    assert image.environment("0")["OPAL_PREFIX"] == f"{image.root}/usr/local/mpi"
+    with pytest.raises(Unfit, match=r"tensorrt_llm is 1.2.1: its build_multimodal_engine.py needs transf"):
+        check(picture.recipe, picture.work, image)
+    (image.root / "etc/driver").write_text("575.57.08\n")
+    with pytest.raises(Unfit, match=r"the driver is 575.57.08, the image \(Triton 26.07, CUDA 13.1\) needs"):
+        check(job.recipe, job.work, image)
+
+
+@pytest.mark.parametrize(
+    ("base", "tag"),
+    [
+        ("", "25.07"),
+        ("triton_trt_llm", "25.07"),
+        ("nvcr.io/nvidia/tritonserver:25.07-trtllm-python-py3", "25.07"),
+        ("nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3@sha256:00", "26.07"),
+        ("nvcr.io/nvidia/tritonserver:26.07-py3", "26.07"),
+    ],
+)
+def test_the_driver_that_a_base_needs(base: str, tag: str) -> None:
+    """By its tag, before gigabytes are pulled; a name without one is taken for the pinned image."""
+    assert needs_of(base).image.startswith(f"the image (Triton {tag}")
 
 
 def test_no_tensorrt_llm_is_said_at_once(
