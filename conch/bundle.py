@@ -115,13 +115,15 @@ class EngineFacts(Positions):
 class PictureFacts:
     """Contents of picture.json. The shorter side is resized to `resized` pixels, then the central square of
     `size` pixels is cut out. If `resized` is 0, both sides are resized to `size` pixels whatever the shape.
-    `mean` and `deviation` normalize red, green and blue, each from 0 to 1.
+    `mean` and `deviation` normalize red, green and blue, each from 0 to 1. `pixels` is the precision of the
+    encoder's input: float32 or float16.
     """
 
     size: int
     resized: int
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
+    pixels: str = "float32"
 
     @classmethod
     def load(cls, engine: Path) -> PictureFacts:

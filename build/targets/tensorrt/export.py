@@ -8,21 +8,22 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from build.checkpoints import encoders
-from conch.bundle import EngineFacts
+from conch.bundle import EngineFacts, PictureFacts
 from serving.architectures.bert import Embedder
 from serving.architectures.clip import Clip
 
 from . import graphs
 from .graphs import VECTOR, Graph
 from .plans import Plan, Plans, Tensor, command, run
+from .quantize import quantize
 
-DATATYPES = {torch.int32: "TYPE_INT32", torch.float32: "TYPE_FP32"}
+DATATYPES = {torch.int32: "TYPE_INT32", torch.float32: "TYPE_FP32", torch.float16: "TYPE_FP16"}
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,11 @@ def export(given: argparse.Namespace) -> None:
     """
     output = given.output
     network = encoders.load(given.family, given.weights, output, given.max_input_len)
+    if isinstance(network, Clip):
+        facts = replace(PictureFacts.load(output), pixels=given.precision)
+        facts.save(output)
+        if given.compress == "int8":
+            quantize(network.picture, given.calibration, facts)
     made = traced(network, getattr(torch, given.precision))
     tokens = EngineFacts.load(output).positions
     sizes = Sizes(given.max_batch_size, given.opt_batch_size, tokens, given.opt_input_len)
@@ -94,6 +100,8 @@ def main() -> None:
     """Run the command line."""
     parser = encoders.parser(__doc__)
     parser.add_argument("--precision", choices=["float16", "float32"], default="float16")
+    parser.add_argument("--compress", choices=["none", "int8"], default="none", help="of the picture encoder")
+    parser.add_argument("--calibration", type=Path, default=Path("none"), help="a folder of pictures")
     parser.add_argument("--max-batch-size", type=int, default=64, help="rows of a plan at most")
     parser.add_argument("--opt-batch-size", type=int, default=16, help="rows that kernels are chosen for")
     parser.add_argument("--opt-input-len", type=int, default=64, help="tokens that kernels are chosen for")

@@ -1,5 +1,5 @@
-"""Export serving/architectures as ONNX graphs for TensorRT: float32 and int32 at both ends, tensors named as
-in Triton's models, any number of rows.
+"""Export serving/architectures as ONNX graphs for TensorRT: ids as int32, pixels in the precision of the
+weights, vectors as float32, tensors named as in Triton's models, any number of rows.
 
 Precision is stated in the graph and trtexec is told to keep it (`--stronglyTyped`), so a plan computes what
 onnxruntime computes, apart from the order of sums.
@@ -19,7 +19,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from .quantize import Quantized
+
 OPSET = 17  # the first with LayerNormalization, whose sums TensorRT keeps in float32 (its `stash_type`)
+QUANTIZED_OPSET = 19  # the first whose QuantizeLinear takes float16
 VECTOR = "embedding"
 
 
@@ -59,15 +62,17 @@ class Texts(nn.Module):
 
 
 class Pictures(nn.Module):
-    """Map float32 `pixel_values` [pictures, 3, size, size] to float32 [pictures, dimensions]."""
+    """Map `pixel_values` [pictures, 3, size, size] in the encoder's precision to float32 [pictures,
+    dimensions].
+    """
 
-    def __init__(self, encoder: nn.Module, dtype: torch.dtype) -> None:
+    def __init__(self, encoder: nn.Module) -> None:
         super().__init__()
-        self.encoder, self.dtype = encoder, dtype
+        self.encoder = encoder
 
     def forward(self, pixel_values: Tensor) -> Tensor:
         """See the class."""
-        found: Tensor = self.encoder(pixel_values.to(self.dtype))
+        found: Tensor = self.encoder(pixel_values)
         return found
 
 
@@ -80,8 +85,8 @@ def texts(name: str, encoder: nn.Module, vocabulary: int, dimensions: int) -> Gr
 
 def pictures(name: str, encoder: nn.Module, size: int, dimensions: int, dtype: torch.dtype) -> Graph:
     """Make the graph of a picture encoder."""
-    inputs = {"pixel_values": (torch.zeros(2, 3, size, size), (-1, 3, size, size))}
-    return Graph(name, Pictures(encoder, dtype), inputs, dimensions)
+    inputs = {"pixel_values": (torch.zeros(2, 3, size, size, dtype=dtype), (-1, 3, size, size))}
+    return Graph(name, Pictures(encoder), inputs, dimensions)
 
 
 def lowered(model: nn.Module, dtype: torch.dtype) -> nn.Module:
@@ -125,6 +130,7 @@ class PlainAttention(TorchFunctionMode):
 def save(graph: Graph, path: Path) -> None:
     """Trace a graph, check its types and shapes, and write it."""
     examples = tuple(example for example, _ in graph.inputs.values())
+    quantized = any(isinstance(layer, Quantized) for layer in graph.module.modules())
     free = {
         name: {axis: f"{name}_{axis}" if axis else "rows" for axis, size in enumerate(shape) if size == -1}
         for name, (_, shape) in graph.inputs.items()
@@ -136,7 +142,7 @@ def save(graph: Graph, path: Path) -> None:
             examples,
             str(path),
             dynamo=False,  # the other one wants onnxscript, and makes the same of these networks
-            opset_version=OPSET,
+            opset_version=QUANTIZED_OPSET if quantized else OPSET,
             input_names=list(graph.inputs),
             output_names=[VECTOR],
             dynamic_axes={**free, VECTOR: {0: "rows"}},

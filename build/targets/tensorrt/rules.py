@@ -32,6 +32,7 @@ def configured(model: TritonModel, plan: Plan, batch: int) -> model_config_pb2.M
     for tensor in config.input:
         tensor.allow_ragged_batch = False  # it would join rows of different length into one long one
         bounds = zip(taken[tensor.name].least[1:], taken[tensor.name].most[1:], strict=True)
+        tensor.data_type = model_config_pb2.DataType.Value(taken[tensor.name].datatype)
         tensor.dims[:] = [least if least == most else -1 for least, most in bounds]
     if longest := _longest(plan):
         # The backend calls a longer row an error of its own; the guard reads this and says what is wrong.

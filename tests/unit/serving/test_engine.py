@@ -31,7 +31,7 @@ from ..conftest import MINIATURE, export
 
 pytestmark = pytest.mark.long
 
-CLIPS, BATCH = 36, 12
+CLIPS, BATCH = 20, 10
 END = 50257
 LANGUAGES = {"en": 50259, "es": 50262}
 

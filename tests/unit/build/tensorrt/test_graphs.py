@@ -59,7 +59,8 @@ class Made:
         """By onnxruntime."""
         session = onnxruntime.InferenceSession(str(self.paths[dtype]), providers=["CPUExecutionProvider"])
         names = [one.name for one in session.get_inputs()]
-        given = {name: one.numpy() for name, one in zip(names, inputs, strict=True)}
+        typed = [one.to(dtype) if one.is_floating_point() else one for one in inputs]
+        given = {name: one.numpy() for name, one in zip(names, typed, strict=True)}
         found: np.ndarray = session.run(None, given)[0]
         return found
 

@@ -19,9 +19,11 @@ from build.checkpoints import clip, minilm
 from build.targets.tensorrt import graphs
 from build.targets.tensorrt.export import Sizes, plan
 from build.targets.tensorrt.plans import Plan
+from build.targets.tensorrt.quantize import quantize
 
 from ...serving import test_clip, test_embedding
 from .test_graphs import graph_of
+from .test_quantize import FACTS, drawn
 
 pytestmark = pytest.mark.slow  # imports torch and transformers, compiles
 SIZES = Sizes(64, 16, 77, 64)
@@ -67,8 +69,8 @@ class Network:
         return int(made.nbytes)
 
 
-def exported(folder: Path) -> Iterator[tuple[str, graphs.Graph]]:
-    """Every encoder of this target, in both precisions."""
+def exported(folder: Path, photographs: Path) -> Iterator[tuple[str, graphs.Graph]]:
+    """Every encoder of this target, in both precisions, and pictures' in INT8."""
     bert = test_embedding.checkpoint(folder / "bert", "mean_tokens")
     for dtype in (torch.float16, torch.float32):
         name = str(dtype)[6:]
@@ -76,8 +78,12 @@ def exported(folder: Path) -> Iterator[tuple[str, graphs.Graph]]:
         shape = whole.shape
         text = graphs.lowered(whole.text, dtype)
         yield f"text-{name}", graphs.texts("text", text, shape.vocabulary, shape.dimensions)
-        picture = graphs.lowered(whole.picture, dtype)
-        yield f"image-{name}", graphs.pictures("image", picture, shape.size, shape.dimensions, dtype)
+        plain = graphs.lowered(whole.picture, dtype)
+        yield f"image-{name}", graphs.pictures("image", plain, shape.size, shape.dimensions, dtype)
+        quantized = clip.load(test_clip.MINI).picture
+        quantize(quantized, photographs, FACTS)
+        typed = graphs.lowered(quantized, dtype)
+        yield f"image int8-{name}", graphs.pictures("image", typed, shape.size, shape.dimensions, dtype)
         network = minilm.load(bert)[1]
         yield (
             f"encoder-{name}",
@@ -93,7 +99,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Pla
     folder, found = tmp_path_factory.mktemp("graphs"), {}
     (folder / "bert").mkdir()
     with torch.no_grad():
-        for name, graph in exported(folder):
+        for name, graph in exported(folder, drawn(folder / "drawn", 32)):
             path = folder / f"{name}.onnx"
             graphs.save(graph, path)
             found[name] = (path, plan(graph, SIZES))
@@ -101,7 +107,12 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Pla
 
 
 @pytest.mark.parametrize(
-    "name", [f"{graph}-{dtype}" for graph in ("text", "image", "encoder") for dtype in ("float16", "float32")]
+    "name",
+    [
+        f"{graph}-{dtype}"
+        for graph in ("text", "image", "image int8", "encoder")
+        for dtype in ("float16", "float32")
+    ],
 )
 def test_the_parser_and_the_compiler_take_every_graph(files: dict[str, tuple[Path, Plan]], name: str) -> None:
     """Strongly typed, without a warning; ports as Triton's models have them."""
@@ -111,7 +122,7 @@ def test_the_parser_and_the_compiler_take_every_graph(files: dict[str, tuple[Pat
     assert not made.log.lines
     inputs = [made.network.get_input(i) for i in range(made.network.num_inputs)]
     assert [one.name for one in inputs] == [tensor.name for tensor in wanted.inputs]
-    expected = {"TYPE_INT32": rtx.int32, "TYPE_FP32": rtx.float32}
+    expected = {"TYPE_INT32": rtx.int32, "TYPE_FP32": rtx.float32, "TYPE_FP16": rtx.float16}
     assert [one.dtype for one in inputs] == [expected[tensor.datatype] for tensor in wanted.inputs]
     output = made.network.get_output(0)
     assert (output.name, output.dtype) == (wanted.output, rtx.float32)

@@ -25,6 +25,8 @@ SMALLEST = {
 WANTED = [
     model for model in CATALOG.values() if model.family in SMALLEST and not model.source.startswith("random:")
 ]
+# One of each family, layout and set of parameters: others differ in their numbers alone.
+DISTINCT = list({(one.family, one.layout, *one.knobs): one for one in reversed(WANTED)}.values())
 
 
 def make(model: Model, places: Places, monkeypatch: pytest.MonkeyPatch, **knobs: str) -> Any:
