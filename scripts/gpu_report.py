@@ -16,7 +16,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -42,6 +42,7 @@ ROUNDS = (
     Round("tensorrt", VECTORS),
 )
 TARGETS = tuple(dict.fromkeys(one.target for one in ROUNDS))
+MODELS = tuple(dict.fromkeys(model for one in ROUNDS for model in one.models))
 MINIATURES = ROOT / "miniatures"
 EXPECTED = MINIATURES / "expected.json"
 RECORDINGS = MINIATURES / "recordings"
@@ -367,12 +368,12 @@ def look(deployment: Deployment, server: Server, served: Round, title: str, repo
             kill_one(deployment, server, len(served.models), say)
 
 
-def run_all(make: Callable[[Round], Deployment], report: Report, targets: tuple[str, ...] = TARGETS) -> None:
+def run_all(make: Callable[[Round], Deployment], report: Report, rounds: Sequence[Round] = ROUNDS) -> None:
     """Run every round in turn; a failed one does not end the next."""
     with report.step("machine") as say:
         for line in machine():
             say(line)
-    for served in (one for one in ROUNDS if one.target in targets):
+    for served in rounds:
         possible = False
         with report.step(f"{served.target}, {', '.join(served.models)}: {served.ranks} GPU"):
             served.possible()
@@ -414,6 +415,11 @@ def main() -> int:
     )
     parser.add_argument("--output", type=Path, default=Path("gpu-report.md"))
     parser.add_argument("--targets", default=os.environ.get("GPU_REPORT_TARGETS") or ",".join(TARGETS))
+    parser.add_argument(
+        "--models",
+        default=os.environ.get("GPU_REPORT_MODELS") or ",".join(MODELS),
+        help="only deployments that serve one of these",
+    )
     parser.add_argument("--processes", action="store_true", help="inside the image, without Docker")
     parser.add_argument(
         "--record",
@@ -425,12 +431,14 @@ def main() -> int:
     if arguments.record:
         record(*arguments.record)
         return 0
-    targets = tuple(arguments.targets.split(","))
-    if unknown := [name for name in targets if name not in TARGETS]:
-        parser.error(f"--targets: {unknown[0]!r} is none of {', '.join(TARGETS)}")
-    report, given = Report(arguments.output.resolve()), dict(os.environ)
+    targets, models = arguments.targets.split(","), arguments.models.split(",")
+    for option, given, known in (("targets", targets, TARGETS), ("models", models, MODELS)):
+        if unknown := [name for name in given if name not in known]:
+            parser.error(f"--{option}: {unknown[0]!r} is none of {', '.join(known)}")
+    rounds = [one for one in ROUNDS if one.target in targets and set(one.models) & set(models)]
+    report, environment = Report(arguments.output.resolve()), dict(os.environ)
     kind = InProcesses if arguments.processes else InDocker
-    run_all(lambda served: kind(served, given), report, targets)
+    run_all(lambda served: kind(served, environment), report, rounds)
     print(f"gpu-report: {report.path}; attach it to an issue, even if every step passed")
     return 0 if report.succeeded else 1
 

@@ -18,9 +18,10 @@ from tests.fakes.nvidia_image import make_plain_image
 from tests.ports import first_port
 
 from .conftest import ROOT, Stack
-from .gpus import BACKEND, add_packages, gpu_machine, run
+from .gpus import BACKEND, add_packages, gpu_machine
 
 PORT = first_port("gpu-report")
+SOME = {"mini-whisper", "mini-clip"}  # deployments of the other families have tests of their own
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +31,6 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> str:
     variables = gpu_machine(home, "", "{model}", PORT, GPU_REPORT_SECONDS="0.3")
     for name in [name for name in variables if re.fullmatch(r"TRITON_\d_GPUS", name)]:
         del variables[name]
-    pictures = [sys.executable, "-m", "build", "engines", "--model-id", "mini-llava,mini-blip2"]
-    assert run(*pictures, env=variables | {"KV_CACHE_FRACTION": "0.2"}).returncode == 0
     make_plain_image(home / "image")
     add_packages(variables)
     backends = Path(variables["CONCH_HOME"]) / "backends"
@@ -44,6 +43,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> str:
         "--processes",
         "--targets",
         "trtllm,tensorrt",
+        "--models",
+        ",".join(SOME),
         "--output",
         str(home / "gpu-report.md"),
     ]
@@ -63,7 +64,9 @@ def test_every_step_has_a_row(report: str) -> None:
     assert {name for name, state in states.items() if state == "not done"} == {
         name for name in states if name.startswith("NVIDIA's")
     }
-    for served in (one for one in ROUNDS if one.target != "torch"):
+    for served in ROUNDS:
+        if served.target == "torch" or not SOME & set(served.models):
+            continue
         title = served.target + (" on 2 GPUs" if served.ranks > 1 else "")
         for model in served.models:
             assert {f"{title}, {model}: {step}" for step in ("build", "answers", "speed")} <= set(states)
@@ -73,7 +76,6 @@ def test_every_step_has_a_row(report: str) -> None:
 
 def test_it_says_what_was_compared_measured_and_lost(report: str) -> None:
     assert "4 of 4 as the portable engine" in report
-    assert "3 of 3 as the portable engine" in report
     assert re.search(r"16 at once: \d+\.\d requests/s, \d+ × real time, p50 \d+ ms", report)
     assert len(re.findall(r"back after \d+\.\d s; \d+ requests answered meanwhile, 0 failed", report)) == 1
 

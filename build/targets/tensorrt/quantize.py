@@ -1,5 +1,5 @@
-"""Quantize a picture encoder to INT8 with explicit QuantizeLinear and DequantizeLinear nodes. Their ranges are
-the largest values seen on pictures.
+"""Quantize a picture encoder to INT8 with explicit QuantizeLinear and DequantizeLinear nodes. Ranges are the
+largest values seen on pictures.
 
 The patches, the projection and the second layer of each feed-forward stay in floating point: quantizing them,
 too, costs more of the vectors than CLOSE allows (docs/tensorrt-llm/encoders.md has the figures).
@@ -63,7 +63,7 @@ class Quantized(nn.Module):
 
 
 def quantize(encoder: nn.Module, folder: Path, facts: PictureFacts) -> None:
-    """Replace the encoder's linear layers. Every other picture of a folder measures ranges, the rest compares.
+    """Replace the encoder's linear layers. Half of a folder's pictures measure ranges, the others compare.
 
     Raises:
         Unsupported: too few pictures, or vectors that differ from the float32 encoder's by more than CLOSE.
