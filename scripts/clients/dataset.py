@@ -43,7 +43,8 @@ async def transcribe(arguments: argparse.Namespace) -> Scores:
     """Transcribe and score the whole data set."""
     utterances = [(utterance, seconds(utterance)) for utterance in read(arguments.path)]
     choose_model(arguments)
-    ask = Ask(arguments.model, arguments.language, stream=arguments.stream)
+    stream, prefix = arguments.stream, arguments.text_prompt
+    ask = Ask(arguments.model, arguments.language, stream=stream, prefix=prefix)
     async with aclosing(connect(arguments)) as speech:
         outcomes, wall = await at_once(
             lambda pair: one(speech, ask, *pair), utterances, arguments.num_tasks, "utterance"
@@ -88,11 +89,21 @@ def options(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--report",
+        "--log-dir",
         type=Path,
         metavar="DIR",
         help="write report.html, report.json, report.png and errors.txt there",
     )
-    return parser.parse_args(argv)
+    parser.add_argument(
+        "--text-prompt",
+        default="",
+        metavar="TOKENS",
+        help="with --triton: TEXT_PREFIX as in NVIDIA's client, such as '<|startoftranscript|><|zh|>…'",
+    )
+    given = parser.parse_args(argv)
+    if given.text_prompt and not given.triton:
+        parser.error("--text-prompt needs --triton; the gateway takes --language")
+    return given
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -26,7 +26,7 @@ class RequestFailed(Exception):
 @dataclass(frozen=True)
 class Ask:
     """Options of a request. `language` is an ISO 639-1 code, empty for detection; `form` is OpenAI's
-    response_format.
+    response_format; `prefix` replaces, at Triton, what language, task and prompt would make.
     """
 
     model: str
@@ -35,6 +35,7 @@ class Ask:
     task: str = "transcribe"
     form: str = "text"
     stream: bool = False
+    prefix: str = ""
 
 
 class Speech(Protocol):

@@ -37,7 +37,7 @@ class Triton:
             raise RequestFailed(
                 f"Triton returns plain text only; use --format text, or the gateway (--url) for {ask.form}"
             )
-        prefix = text_prefix(ask.task, ask.language, ask.prompt, timestamps=False)
+        prefix = ask.prefix or text_prefix(ask.task, ask.language, ask.prompt, timestamps=False)
         inputs = tensors(await asyncio.to_thread(sound, path), prefix)
         headers = {"x-model-id": ask.model, **({"authorization": f"Bearer {self.key}"} if self.key else {})}
         try:

@@ -105,6 +105,24 @@ def test_dataset(stack: Stack, recordings: Rows, tmp_path: Path, way: str) -> No
     }
 
 
+def test_dataset_as_nvidias_client_is_asked(stack: Stack, recordings: Rows, tmp_path: Path) -> None:
+    """`--text-prompt` goes to Triton as it stands, so that a wrong token is Triton's own error; `--log-dir`
+    is where the report goes.
+    """
+    row = {"path": str(RECORDINGS / "order.wav"), "text": recordings["order.wav"]["text"]}
+    (tmp_path / "manifest.jsonl").write_text(json.dumps(row), "utf-8")
+    for language, status in (("en", 0), ("xx", 1)):
+        prompt = f"<|startoftranscript|><|{language}|><|transcribe|><|notimestamps|>"
+        asked = ["--text-prompt", prompt, "--log-dir", tmp_path / language]
+        done = command("dataset", tmp_path / "manifest.jsonl", *ways(stack)["Triton"], *asked)
+        assert done.returncode == status, done.stderr
+        assert ("<|xx|>" in done.stderr) == bool(status)
+    report = json.loads((tmp_path / "en" / "report.json").read_text("utf-8"))
+    assert report["figures"]["wer"] == 0
+    done = command("dataset", tmp_path / "manifest.jsonl", *ways(stack)["gateway"], "--text-prompt", "x")
+    assert (done.returncode, "needs --triton" in done.stderr) == (2, True)
+
+
 def test_dataset_with_a_bad_recording(stack: Stack, recordings: Rows, tmp_path: Path) -> None:
     """A recording that cannot be decoded is listed and counted; the others have their figures."""
     (tmp_path / "bad.wav").write_bytes(b"no sound")
