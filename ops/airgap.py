@@ -29,7 +29,15 @@ STAYS = {"ADMIN_KEYS_FILE", "API_KEYS_FILE", "BIND", "HF_CACHE", "HF_ENDPOINT", 
 STAYS |= {"HF_TOKEN_FILE", "KSERVE_GRPC_PORT"}
 STAYS |= {"KSERVE_HTTP_PORT", "PORT", "TLS_CERT_FILE", "TLS_HSTS", "TLS_KEY_FILE", "TLS_PORT"}
 FOLDER = "conch"
-FILES = [".env.example", "Makefile", "catalog.toml", "compose.yaml", "docker/*", "docker/devices/*"]
+FILES = [
+    ".env.example",
+    "CHANGELOG.md",
+    "Makefile",
+    "catalog.toml",
+    "compose.yaml",
+    "docker/*",
+    "docker/devices/*",
+]
 FILES += ["docs/docker.md", "ops/*.py"]
 # Engines whole; of the weights only the lock, which says what the engines were made from.
 SAVE_COMMAND = (

@@ -22,10 +22,12 @@ from conch import toolchains
 from conch.gpus import apart
 from conch.toolchain import ToolchainError
 
+from .environment import ROOT
 from .hardware import check_profiles, instances
 from .nginx import AccessPolicy, NginxValues, tls_of, write_nginx
 from .planning import IN_DOCKER, Addresses, check_images, described, front_processes, make_plan
 
+OUTDATED = "conch: these images are of another version than this checkout; run docker compose build"
 SETTINGS = (
     "MODEL_ID", "TARGET", "INSTANCES", "TP_SIZE", "PP_SIZE", "PRECISION", "WEIGHT_ONLY", "KV_CACHE",
     "QUANTIZATION", "KV_CACHE_FRACTION", "MAX_TOKENS_IN_PAGED_KV_CACHE", "MAX_ATTENTION_WINDOW_SIZE",
@@ -144,12 +146,22 @@ def chosen(environment: Mapping[str, str]) -> str:
     return ", ".join(f"{name}={value}" for name, value in named if value not in ("", "none"))
 
 
+def outdated(folder: Path) -> bool:
+    """Tell whether the image in `folder` was built from another version than the checkout that started it,
+    which Compose mounts below.
+    """
+    ours, theirs = folder / "CHANGELOG.md", folder / "checkout" / "CHANGELOG.md"
+    return ours.is_file() and theirs.is_file() and ours.read_bytes() != theirs.read_bytes()
+
+
 def main() -> int:
     """Run the command line and return exit status 0, or 1 with one sentence."""
     get = os.environ.get
     target = get("TARGET") or DEFAULT_IN_DOCKER
     try:
         print(f"conch: {chosen(os.environ)}", file=sys.stderr)
+        if outdated(ROOT):
+            print(OUTDATED, file=sys.stderr)
         check_profiles(os.environ)
         models = select(load_catalog(), get("MODEL_ID", ""), target)
         check_images(models, target, instances(os.environ), os.environ)

@@ -18,7 +18,7 @@ from conch.bundle import ENGINE, MANIFEST, PARAMETERS, EngineFacts, Manifest, Pr
 from conch.contract import save
 from conch.deployment import Chat, Deployment
 from conch.gpus import assigned
-from ops.deploy import addresses
+from ops.deploy import addresses, chosen, outdated
 from ops.hardware import instances
 from ops.local import nginx_binary
 from ops.nginx import OPEN, AccessPolicy, NginxValues, Tls, pools, write_nginx
@@ -355,3 +355,14 @@ def test_chat_of_a_tokenizer(tmp_path: Path) -> None:
     found = chat(tmp_path)
     assert found
     assert found.sampling == {"temperature": 0.7, "top_k": 20.0}
+
+
+def test_the_builder_lists_what_decides(tmp_path: Path) -> None:
+    """Settings that are not the default, whatever shell they come from; and images of another version."""
+    given = {"MODEL_ID": "base", "TARGET": "torch", "PRECISION": "float32", "KV_CACHE": "none", "PORT": "1"}
+    assert chosen(given) == "MODEL_ID=base, TARGET=torch, PRECISION=float32"
+    assert not outdated(tmp_path), "not mounted, as on several hosts"
+    (tmp_path / "checkout").mkdir()
+    for place, text, other in (("checkout", "2", False), (".", "1", True), (".", "2", False)):
+        (tmp_path / place / "CHANGELOG.md").write_text(text)
+        assert outdated(tmp_path) is other
