@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from conch.bundle import Serving
 from conch.driver import driver, driver_findings
@@ -32,7 +33,7 @@ class TensorRt(InImage, Plain):
     def preflight(self, recipe: Recipe, work: BuildSteps, numbers: int = 0, devices: str = "") -> None:
         """See Target."""
         found = _findings(Image.from_environment(), str(recipe.parameters["precision"]), devices)
-        require(recipe.family, found)
+        require(recipe.family, [*_calibration(recipe.parameters), *found])
 
     def render_engine(self, model: TritonModel, recipe: Recipe, folder: Path, engine: Path) -> None:
         """See Target: an encoder's tensors as model_repos has them, and its plan."""
@@ -54,6 +55,15 @@ class TensorRt(InImage, Plain):
 
 def _plans(engine: Path) -> dict[str, Plan]:
     return {plan.name: plan for plan in Plans.load(engine).plans}
+
+
+def _calibration(parameters: Mapping[str, Any]) -> Iterator[str]:
+    folder = Path(str(parameters.get("calibration")))
+    if parameters.get("compress") == "int8" and not folder.is_dir():
+        yield (
+            f"compress=int8 measures ranges on pictures, and calibration={folder} is not a folder; name one "
+            "with pictures like those that will be sent"
+        )
 
 
 def _findings(image: Image, precision: str, devices: str) -> Iterator[str]:

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -350,6 +351,21 @@ def test_an_image_that_does_not_fit(image: Image, change: Callable[[Image], None
     with pytest.raises(Unfit) as refused:
         TARGET.preflight(job.recipe, job.work)
     assert sentence in str(refused.value)
+
+
+def test_int8_needs_pictures(image: Image) -> None:
+    """Asked for before anything is fetched; a build with a folder is one command of the real kind."""
+    from build.plan import plan_job
+
+    int8 = replace(CATALOG["mini-clip"], knobs={"compress": "int8", "calibration": "/nowhere"})
+    job = plan_job(int8, "tensorrt", Places(Path("/w"), Path("/e")))
+    with pytest.raises(Unfit, match="calibration=/nowhere is not a folder; name one with pictures"):
+        TARGET.preflight(job.recipe, job.work)
+    found = replace(int8, knobs={"compress": "int8", "calibration": str(test_clip.MINI)})
+    job = plan_job(found, "tensorrt", Places(Path("/w"), Path("/e")))
+    TARGET.preflight(job.recipe, job.work)
+    (step,) = job.work.all()
+    assert step.argv[step.argv.index("--calibration") + 1] == str(test_clip.MINI)
 
 
 def test_no_trtexec(image: Image) -> None:
