@@ -30,6 +30,7 @@ TYPES = {
     onnx.TensorProto.INT64: "INT64",
     onnx.TensorProto.BOOL: "BOOL",
     onnx.TensorProto.UINT8: "UINT8",
+    onnx.TensorProto.INT8: "INT8",
 }
 SAME = (
     *("Add", "Sub", "Mul", "Div", "Pow", "Min", "Max", "Greater", "Equal", "MatMul", "Concat", "Conv"),
@@ -82,13 +83,16 @@ def types_of(model: onnx.ModelProto) -> dict[str, int]:
 def check_network(model: onnx.ModelProto, *, typed: bool) -> None:
     """Operators and types as the parser takes them; with `typed`, operands of one type."""
     types = types_of(model)
-    constant = {weight.name for weight in model.graph.initializer}
-    constant |= {name for node in model.graph.node if node.op_type == "Constant" for name in node.output}
+    weights = {weight.name for weight in model.graph.initializer}
+    constant = weights | {
+        name for node in model.graph.node if node.op_type == "Constant" for name in node.output
+    }
     for node in model.graph.node:
         if node.domain not in ("", "ai.onnx") or node.op_type not in OPERATORS:
             raise Invalid(f"ONNX: no importer for {node.op_type}")
         read = [types[name] for name in node.input if name]
-        data = read[:1] if node.op_type in ("Reshape", "Expand", "Gather", "Slice", *AXES) else read
+        first = ("Reshape", "Expand", "Gather", "Slice", "QuantizeLinear", "DequantizeLinear", *AXES)
+        data = read[:1] if node.op_type in first else read
         made = [types[name] for name in node.output if name]
         for kind in [*data, *(made if node.op_type in ("Cast", "Constant") else [])]:
             if TYPES.get(kind) not in OPERATORS[node.op_type]:
@@ -97,6 +101,9 @@ def check_network(model: onnx.ModelProto, *, typed: bool) -> None:
         if at is not None and len(node.input) > at and node.input[at] not in constant:
             raise Invalid(f"ONNX: the axes of {node.op_type} must be an initializer ({node.name})")
         operands = read[1:] if node.op_type == "Where" else read if node.op_type in SAME else []
+        operands = read[:2] if node.op_type == "QuantizeLinear" else operands
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear") and node.input[2] not in weights:
+            raise Invalid(f"{node.op_type}: the zero point must be an initializer ({node.name})")
         if typed and len(set(operands)) > 1:
             raise Invalid(f"strongly typed: {node.op_type} has operands of {operands} ({node.name})")
 

@@ -127,6 +127,19 @@ class PlainAttention(TorchFunctionMode):
         return called(*args, **(kwargs or {}))
 
 
+def _read_constants_directly(graph: onnx.GraphProto) -> None:
+    """Remove the Identity nodes that the exporter puts between equal constants and their readers: TensorRT's
+    Identity takes no INT8.
+    """
+    constants = {weight.name for weight in graph.initializer}
+    copies = [node for node in graph.node if node.op_type == "Identity" and node.input[0] in constants]
+    originals = {node.output[0]: node.input[0] for node in copies}
+    for node in copies:
+        graph.node.remove(node)
+    for node in graph.node:
+        node.input[:] = [originals.get(name, name) for name in node.input]
+
+
 def save(graph: Graph, path: Path) -> None:
     """Trace a graph, check its types and shapes, and write it."""
     examples = tuple(example for example, _ in graph.inputs.values())
@@ -149,5 +162,7 @@ def save(graph: Graph, path: Path) -> None:
         )
     made = onnx.load(path)
     made.graph.output[0].type.tensor_type.shape.dim[1].dim_value = graph.dimensions
+    if quantized:
+        _read_constants_directly(made.graph)
     onnx.checker.check_model(made, full_check=True)
     onnx.save(made, path)

@@ -30,17 +30,18 @@ LARGEST = 127
 
 
 class Rounded(torch.autograd.Function):
-    """Round values to 255 steps of `scale`, which is one number, or one for each entry of the last axis."""
+    """Round values to steps of `scale`, which is one number, or one for each entry of the second axis. `zero`
+    (int8) is what zero becomes; it gives the type in the graph.
+    """
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, scale: Tensor) -> Tensor:
+    def forward(ctx: Any, values: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
         """Compute what the two nodes compute."""
         return torch.clamp(torch.round(values / scale), -LARGEST - 1, LARGEST) * scale
 
     @staticmethod
-    def symbolic(g: Any, values: Any, scale: Any) -> Any:
+    def symbolic(g: Any, values: Any, scale: Any, zero: Any) -> Any:
         """Write the two nodes."""
-        zero = g.op("Constant", value_t=torch.zeros(scale.type().sizes(), dtype=torch.int8))
         options = {"axis_i": 1} if scale.type().sizes() else {}
         steps = g.op("QuantizeLinear", values, scale, zero, **options)
         return g.op("DequantizeLinear", steps, scale, zero, **options).setType(values.type())
@@ -55,10 +56,13 @@ class Quantized(nn.Module):
         self.weight, self.bias = nn.Parameter(weight), layer.bias
         self.register_buffer("steps", torch.tensor(largest / LARGEST))
         self.register_buffer("weight_steps", weight.abs().amax(0).clamp_min(1e-6) / LARGEST)
+        self.register_buffer("zero", torch.zeros((), dtype=torch.int8))
+        self.register_buffer("weight_zero", torch.zeros(weight.shape[1], dtype=torch.int8))
 
     def forward(self, values: Tensor) -> Tensor:
         """Map [..., inputs] to [..., outputs]."""
-        product = Rounded.apply(values, self.steps) @ Rounded.apply(self.weight, self.weight_steps)
+        weight = Rounded.apply(self.weight, self.weight_steps, self.weight_zero)
+        product = Rounded.apply(values, self.steps, self.zero) @ weight
         return product if self.bias is None else product + self.bias
 
 
