@@ -30,6 +30,7 @@ ARROWS = {
 # Imports beyond them: by what, of what, and why.
 EXCEPTIONS = {
     ("build", "serving.architectures"): "exporters trace the torch modules that the torch engine runs",
+    ("build.targets.tensorrt", "serving.vision"): "INT8 is calibrated on pixels as the façade makes them",
     ("build.targets.torch", "serving.engine.torch"): "the names of the files that the torch engine reads",
 }
 # Parts of a room that may import less than the room.
