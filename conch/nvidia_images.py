@@ -53,12 +53,12 @@ def needs_of(base: str) -> Needs:
     return tags.get(found[1], TRTLLM) if found else TRTLLM
 
 
-def interpreter(tool: str, path: str) -> Path | None:
-    """Return the Python of a tool's first line, with PATH as `path`; None if it names none. Later images have
-    TensorRT-LLM in a virtual environment.
+def interpreter(tool: str, path: str, root: Path = Path("/")) -> Path | None:
+    """Return the Python of the first line of a tool of the image at `root`, with PATH as `path`; None if it
+    names none. Later images have TensorRT-LLM in a virtual environment.
     """
-    place = shutil.which(tool, path=path)
-    first = Path(place).read_bytes()[:256] if place else b""
+    place = Path(shutil.which(tool, path=path) or "")
+    first = place.read_bytes()[:256] if place.is_file() and place.is_relative_to(root) else b""
     found = re.match(rb"#!(/\S*/python[\d.]*)\s", first)
     return Path(os.fsdecode(found[1])) if found else None
 
@@ -134,7 +134,7 @@ class TensorRtLlmImage(NvidiaImage):
     @property
     def python(self) -> Path:
         """Return the Python that TensorRT-LLM is installed for: trtllm-build's."""
-        return interpreter("trtllm-build", self.search_path) or self.root / "usr/bin/python3"
+        return interpreter("trtllm-build", self.search_path, self.root) or self.root / "usr/bin/python3"
 
     def versions(self) -> dict[str, str]:
         """Return the versions of the packages that determine an engine.

@@ -150,7 +150,9 @@ def test_the_driver_that_a_base_needs(base: str, tag: str) -> None:
 def test_no_tensorrt_llm_is_said_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, places: Places
 ) -> None:
-    """On a machine without the image nothing is fetched."""
+    """On a machine without the image nothing is fetched, whatever another image has on PATH."""
+    other = make_image(tmp_path / "other")
+    monkeypatch.setenv("PATH", environment(other)["PATH"])
     monkeypatch.setenv("CONCH_IMAGE_ROOT", str(tmp_path / "nothing"))
     with pytest.raises(ToolchainError, match="run this in Conch's trtllm image, or use TARGET=openvino"):
         build(CATALOG["mini-whisper"], "trtllm", places, note=lambda _: None)
