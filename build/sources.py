@@ -237,8 +237,8 @@ def _from_hub(
         files, revision = _snapshot(repository, asked, patterns, folder, check)
     except (HfHubHTTPError, httpx2.HTTPError, OSError) as error:
         raise FetchError(
-            f"hf:{repository}: {error}; check the network, HF_ENDPOINT and HF_TOKEN, then run the build "
-            "again to continue"
+            f"hf:{repository}: {error}; check the network, HF_ENDPOINT and HF_TOKEN or HF_TOKEN_FILE, "
+            "then run the build again to continue"
         ) from error
     if entry and any(entry["files"].get(name, digest) != digest for name, digest in files.items()):
         raise FetchError(
@@ -307,7 +307,8 @@ def _snapshot(
         if sibling.lfs and sibling.lfs.sha256 != files[name]:
             path.unlink()
             raise FetchError(
-                f"hf:{repository}@{info.sha}: {name} arrived damaged and was removed; run the build again"
+                f"hf:{repository}@{info.sha}: {name} arrived damaged and was removed; run the build "
+                "again, without HF_CACHE if it has that file"
             )
         if name == "config.json":
             check()

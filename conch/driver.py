@@ -28,13 +28,17 @@ class Needs:
     """
 
     image: str
-    driver: tuple[int, int, int]
+    driver: tuple[int, ...]
     compatible: tuple[int, ...]
+
+    def __str__(self) -> str:
+        """Return the driver's version as NVIDIA writes it."""
+        return ".".join(f"{n:02}" for n in self.driver)
 
 
 TRTLLM = Needs("the image (Triton 25.07, CUDA 12.9.1)", (575, 51, 3), (535, 550, 570))
 # Compatibility matrix of triton-inference-server/server, docs/introduction/compatibility.md.
-TRTLLM_26 = Needs("the image (Triton 26.07, CUDA 13.1)", (590, 44, 0), (580,))
+TRTLLM_26 = Needs("the image (Triton 26.07, CUDA 13.1)", (590, 44), (580,))
 # CUDA 13 of PyTorch's wheels: https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
 TORCH = Needs("the image (PyTorch with CUDA 13)", (580, 65, 6), ())
 
@@ -74,18 +78,17 @@ def driver_findings(version: str, names: Sequence[str], needs: Needs = TRTLLM) -
     """Return why the image cannot run on these GPUs with this driver; empty if it can or nothing is known."""
     if not needs_compatibility(version, needs):
         return []
-    wanted = ".".join(f"{n:02}" for n in needs.driver)
     others = [name for name in names if not DATA_CENTRE.search(name)]
     if others or not needs.compatible:
         where = f" on {others[0]}" if others else ""
         return [
-            f"the driver is {version}, {needs.image} needs {wanted}{where}; install a newer driver, or use "
+            f"the driver is {version}, {needs.image} needs {needs}{where}; install a newer driver, or use "
             "TARGET=openvino"
         ]
     if _numbers(version)[0] not in needs.compatible:
         branches = ", ".join(f"R{branch}" for branch in needs.compatible)
         return [
-            f"the driver is {version}, {needs.image} needs {wanted}, or on data-centre GPUs one of "
+            f"the driver is {version}, {needs.image} needs {needs}, or on data-centre GPUs one of "
             f"{branches}; install a newer driver"
         ]
     return []
@@ -102,6 +105,6 @@ def toolkit_findings(version: str, installed: str, needs: Needs = TRTLLM) -> lis
         return [
             f"the driver is {version}, which {needs.image} runs on by forward compatibility, and container "
             f"toolkit {installed} does not switch that on; "
-            "install nvidia-container-toolkit 1.17.5 or newer, or driver 575.51.03 or newer"
+            f"install nvidia-container-toolkit 1.17.5 or newer, or driver {needs} or newer"
         ]
     return []

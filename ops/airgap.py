@@ -130,7 +130,10 @@ def _in_builder(command: str) -> list[str]:
 
 def _add_files(archive: Archive) -> None:
     """Add what the other machine needs of the checkout."""
-    for source in (found for pattern in FILES for found in sorted(ROOT.glob(pattern)) if found.is_file()):
+    own = settings().get("CATALOG", "")
+    patterns = [*FILES, *([own] if own and not Path(own).is_absolute() else [])]
+    sources = {found: None for pattern in patterns for found in sorted(ROOT.glob(pattern)) if found.is_file()}
+    for source in sources:
         with source.open("rb") as content:
             archive.add(f"{FOLDER}/{source.relative_to(ROOT)}", content, source.stat().st_mode & 0o755)
 

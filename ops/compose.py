@@ -142,8 +142,6 @@ def checked_target() -> str:
 
 def up(docker: DockerClient) -> None:
     """Build images, build engines, start, and wait until the public port answers."""
-    for line in overridden():
-        print(f"conch: {line}")
     checked_target()
     models_of_other_targets(settings(), hardware.instances(settings()), check=True)
     docker.compose.build()
@@ -195,6 +193,8 @@ def act(command: str, tp_size: int) -> None:
         values = settings()
         write_env(with_images(hardware.this_machine(values.get("TARGET", ""), tp_size), values))
     if command == "up":
+        for line in overridden():
+            print(f"conch: {line}")
         up(client())
     elif command == "engines":
         engines(client(models=len(settings().get("MODEL_ID", "").split(","))))

@@ -148,10 +148,13 @@ def chosen(environment: Mapping[str, str]) -> str:
 
 def outdated(folder: Path) -> bool:
     """Tell whether the image in `folder` was built from another version than the checkout that started it,
-    which Compose mounts below.
+    which Compose mounts below; not if it cannot be read, as where it was made under umask 077.
     """
     ours, theirs = folder / "CHANGELOG.md", folder / "checkout" / "CHANGELOG.md"
-    return ours.is_file() and theirs.is_file() and ours.read_bytes() != theirs.read_bytes()
+    try:
+        return ours.read_bytes() != theirs.read_bytes()
+    except OSError:
+        return False
 
 
 def main() -> int:

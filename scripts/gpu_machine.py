@@ -22,6 +22,7 @@ from conch import toolchains
 from conch.driver import driver, driver_findings, toolkit
 from conch.gpus import gpus
 from conch.nvidia_images import TensorRtLlmImage
+from ops.environment import settings
 
 ROOT = Path(__file__).parent.parent
 START = 3600.0  # seconds for engines and servers
@@ -138,7 +139,7 @@ class Round:
         cards = gpus()
         if len(cards) < self.ranks:
             raise Failed(f"it needs {self.ranks} GPUs", skipped=True)
-        needs = toolchains.find(self.target).needs(os.environ)
+        needs = toolchains.find(self.target).needs(settings())
         for finding in driver_findings(driver(), [card.name for card in cards], needs) if needs else ():
             raise Failed(finding, skipped=True)
 

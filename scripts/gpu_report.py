@@ -436,6 +436,8 @@ def main() -> int:
         if unknown := [name for name in given if name not in known]:
             parser.error(f"--{option}: {unknown[0]!r} is none of {', '.join(known)}")
     rounds = [one for one in ROUNDS if one.target in targets and set(one.models) & set(models)]
+    if not rounds:
+        parser.error("no deployment of these targets serves one of these models")
     report, environment = Report(arguments.output.resolve()), dict(os.environ)
     kind = InProcesses if arguments.processes else InDocker
     run_all(lambda served: kind(served, environment), report, rounds)

@@ -27,7 +27,7 @@ KINDS = (
     (r"\d+(\.\d+)?", "number"),
     (r"https?://.*|mongodb://.*", "URL"),
 )
-NUMBERS = ("_SIZE", "_WIDTH", "_FRACTION", "_CACHE", "FACADE_INSTANCES")  # where the default is none
+NUMBERS = ("_SIZE", "_WIDTH", "_FRACTION", "KV_CACHE", "FACADE_INSTANCES")  # where the default is none
 # Of process mode alone: what `make serve` reads and no compose file does.
 PROCESS_MODE = {
     "ENGINES_DIR": ("path", "engines", "Folder of the bundles that builds make."),

@@ -31,6 +31,7 @@ ARROWS = {
 EXCEPTIONS = {
     ("build", "serving.architectures"): "exporters trace the torch modules that the torch engine runs",
     ("build.targets.tensorrt", "serving.vision"): "INT8 is calibrated on pixels as the façade makes them",
+    ("build.targets.tensorrt", "serving.errors"): "and a picture that it refuses is named",
     ("build.targets.torch", "serving.engine.torch"): "the names of the files that the torch engine reads",
 }
 # Parts of a room that may import less than the room.

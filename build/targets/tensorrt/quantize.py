@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional
 
 from conch.bundle import PictureFacts
+from serving.errors import BadRequest
+from serving.vision.decoding import decoded
 from serving.vision.preprocessing import pixels
 
 from ...pictures import Unsupported
@@ -27,6 +28,8 @@ SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp"}
 LEAST = 16  # pictures: half of them give the ranges, the others compare
 CLOSE = 0.999  # smallest cosine with the float32 encoder
 LARGEST = 127
+SMALLEST = torch.finfo(torch.float16).tiny  # step: a smaller one would lose bits in float16, or be 0
+AT_ONCE = 16  # pictures
 
 
 class Rounded(torch.autograd.Function):
@@ -54,8 +57,8 @@ class Quantized(nn.Module):
         super().__init__()
         weight = layer.weight.detach().T.contiguous()
         self.weight, self.bias = nn.Parameter(weight), layer.bias
-        self.register_buffer("steps", torch.tensor(largest / LARGEST))
-        self.register_buffer("weight_steps", weight.abs().amax(0).clamp_min(1e-6) / LARGEST)
+        self.register_buffer("steps", torch.tensor(max(largest / LARGEST, SMALLEST)))
+        self.register_buffer("weight_steps", (weight.abs().amax(0) / LARGEST).clamp_min(SMALLEST))
         self.register_buffer("zero", torch.zeros((), dtype=torch.int8))
         self.register_buffer("weight_zero", torch.zeros(weight.shape[1], dtype=torch.int8))
 
@@ -73,14 +76,14 @@ def quantize(encoder: nn.Module, folder: Path, facts: PictureFacts) -> None:
         Unsupported: too few pictures, or vectors that differ from the float32 encoder's by more than CLOSE.
     """
     given = read(folder, facts)
-    plain = encoder(given[1::2])
+    plain = vectors(encoder, given[1::2])
     largest = ranges(encoder, given[::2])
     for name, most in largest.items():
         parent, _, own = name.rpartition(".")
         owner = encoder.get_submodule(parent)
         setattr(owner, own, Quantized(encoder.get_submodule(name), most))
-    least = float(functional.cosine_similarity(plain, encoder(given[1::2])).min())
-    if least < CLOSE:
+    least = float(functional.cosine_similarity(plain, vectors(encoder, given[1::2])).min())
+    if not least >= CLOSE:  # nor where it is not a number
         raise Unsupported(
             f"compress=int8: vectors of {folder} have a cosine of {least:.5f} with float32's, less than "
             f"{CLOSE}; use compress=none, or calibrate on pictures like those that will be sent"
@@ -92,7 +95,7 @@ def read(folder: Path, facts: PictureFacts) -> Tensor:
     """Read the pictures of a folder: float32 [pictures, 3, size, size].
 
     Raises:
-        Unsupported: there are fewer than LEAST.
+        Unsupported: there are fewer than LEAST, or one cannot be read.
     """
     files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
     if len(files) < LEAST:
@@ -100,7 +103,19 @@ def read(folder: Path, facts: PictureFacts) -> Tensor:
             f"compress=int8 needs {LEAST} pictures or more like those that will be sent, {folder} has "
             f"{len(files)}; name a folder with calibration in the catalog"
         )
-    return torch.stack([torch.from_numpy(pixels(Image.open(path).convert("RGB"), facts)) for path in files])
+    make = partial(pixels, facts=facts)
+    found = []
+    for path in files:
+        try:
+            found.append(torch.from_numpy(decoded(path.read_bytes(), make)))
+        except BadRequest as error:
+            raise Unsupported(f"compress=int8: {path} {error}") from error
+    return torch.stack(found)
+
+
+def vectors(encoder: nn.Module, given: Tensor) -> Tensor:
+    """Encode pictures, few at once, since a folder may have many."""
+    return torch.cat([encoder(part) for part in given.split(AT_ONCE)])
 
 
 def ranges(encoder: nn.Module, given: Tensor) -> dict[str, float]:
@@ -114,7 +129,7 @@ def ranges(encoder: nn.Module, given: Tensor) -> dict[str, float]:
     for name, layer in encoder.named_modules():
         if isinstance(layer, nn.Linear) and name.rpartition(".")[2] not in KEPT:
             hooks.append(layer.register_forward_pre_hook(partial(keep, name)).remove)
-    encoder(given)
+    vectors(encoder, given)
     for remove in hooks:
         remove()
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from conch.bundle import Serving
 from conch.driver import driver, driver_findings
 from conch.gpus import gpus
+from conch.nvidia_images import needs_of
 
 from ...commands import BuildSteps
 from ...plan import BuildError
@@ -28,7 +30,13 @@ class TensorRt(InImage, Plain):
     """Exports with torch and onnx, compiles with the image's trtexec; Triton runs the plans itself."""
 
     name, image = "tensorrt", Image
-    code = ("build/targets/tensorrt", "build/checkpoints", "build/pictures", "serving/architectures")
+    code = (
+        "build/targets/tensorrt",
+        "build/checkpoints",
+        "build/pictures",
+        "serving/architectures",
+        "serving/vision",
+    )
 
     def preflight(self, recipe: Recipe, work: BuildSteps, numbers: int = 0, devices: str = "") -> None:
         """See Target."""
@@ -83,7 +91,8 @@ def _findings(image: Image, precision: str, devices: str) -> Iterator[str]:
         yield (
             "nvidia-smi shows no GPU; start the container with GPUs (docs/docker.md), or use TARGET=openvino"
         )
-    yield from driver_findings(driver(), [gpu.name for gpu in found])
+    needs = needs_of(os.environ.get("CONCH_BASE_IMAGE", ""))
+    yield from driver_findings(driver(), [gpu.name for gpu in found], needs)
 
 
 TARGET = TensorRt()

@@ -97,12 +97,12 @@ def find_tritonserver(home: Path, links: Path) -> tuple[list[str], dict[str, str
     if NVIDIA.exists():
         # The Python backend takes the first python3 on PATH: the image's own, which has the libraries that
         # models import.
-        path = [
-            part for part in os.environ.get("PATH", "").split(":") if part != str(Path(sys.executable).parent)
-        ]
-        if python := interpreter("trtllm-build", ":".join(path)):
-            path.insert(0, str(python.parent))
-        return [str(NVIDIA)], {**os.environ, **blas.settings(), "PATH": ":".join(path)}
+        own = str(Path(sys.executable).parent)
+        path = ":".join(part for part in os.environ.get("PATH", "").split(":") if part != own)
+        python, first = interpreter("trtllm-build", path), Path(shutil.which("python3", path=path) or "")
+        if python and first.parent != python.parent:
+            path = f"{python.parent}:{path}"
+        return [str(NVIDIA)], {**os.environ, **blas.settings(), "PATH": path}
     package = plain(Path(sysconfig.get_paths()["purelib"]), links, "packages")
     triton, backend = (
         package / "pytriton" / "tritonserver",

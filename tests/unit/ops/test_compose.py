@@ -107,4 +107,5 @@ def test_other_profiles_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """`make up` adds the profile of INSTANCES to those that a user names, such as gpu."""
     given = {"COMPOSE_PROFILES": "instances-3,gpu", "INSTANCES": "2", "TARGET": "torch"}
     monkeypatch.setattr(compose, "settings", lambda: given)
+    monkeypatch.setenv("COMPOSE_PROFILES", "")  # which it sets, for the builder
     assert compose.client().client_config.compose_profiles == ["instances-2", "gpu"]

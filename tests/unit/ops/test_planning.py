@@ -366,3 +366,6 @@ def test_the_builder_lists_what_decides(tmp_path: Path) -> None:
     for place, text, other in (("checkout", "2", False), (".", "1", True), (".", "2", False)):
         (tmp_path / place / "CHANGELOG.md").write_text(text)
         assert outdated(tmp_path) is other
+    (tmp_path / "checkout" / "CHANGELOG.md").unlink()
+    (tmp_path / "checkout" / "CHANGELOG.md").mkdir()  # what cannot be read, as a file of umask 077
+    assert not outdated(tmp_path)

@@ -11,12 +11,12 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 from build.checkpoints import clip
 from build.pictures import Unsupported, cropped
-from build.targets.tensorrt import graphs
-from build.targets.tensorrt.image import Image
+from build.targets.tensorrt import graphs, image
 from build.targets.tensorrt.plans import Plan, Tensor, command
 from build.targets.tensorrt.quantize import KEPT, Quantized, quantize, read
 from miniatures.training.pictures.evaluate import Peer
@@ -96,7 +96,7 @@ def test_trtexec_takes_it(graph: Path, tmp_path: Path, monkeypatch: pytest.Monke
     shapes = ((rows, 3, 96, 96) for rows in (1, 16, 64))
     plan = Plan("image", (Tensor("pixel_values", "TYPE_FP16", *shapes),), "embedding", 128)
     made = tmp_path / plan.file
-    argv = command(str(Image(root).trtexec), graph, plan, made, tmp_path / "timing", "float16")
+    argv = command(str(image.Image(root).trtexec), graph, plan, made, tmp_path / "timing", "float16")
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-500:]
     assert made.stat().st_size > 1_000_000
@@ -135,3 +135,27 @@ def test_vectors_that_differ_too_much(tmp_path: Path) -> None:
         pytest.raises(Unsupported, match="less than 0.999; use compress=none, or calibrate"),
     ):
         quantize(whole.picture, folder, FACTS)
+
+
+def test_pictures_are_read_as_clients_send_them(tmp_path: Path) -> None:
+    """Turned as EXIF says; a damaged one is named."""
+    folder = drawn(tmp_path / "drawn", 16)
+    upright, exif = museum(1)[0].picture, Image.Exif()
+    exif[0x0112] = 3  # upside down
+    for name, picture, options in (("a", upright, {}), ("b", upright.rotate(180), {"exif": exif})):
+        picture.save(folder / f"!{name}.png", **options)
+    first, second = read(folder, FACTS)[:2]
+    torch.testing.assert_close(first, second)
+    (folder / "!a.png").write_bytes(b"no picture")
+    with pytest.raises(Unsupported, match="!a.png "):
+        read(folder, FACTS)
+
+
+def test_a_channel_without_weights(tmp_path: Path) -> None:
+    """Its step is the smallest that float16 holds in full, never 0."""
+    whole = clip.load(test_clip.MINI)
+    with torch.no_grad():
+        whole.picture.layers[0].query.weight[3] = 0
+        quantize(whole.picture, drawn(tmp_path / "drawn", 16), FACTS)
+    steps = [one.weight_steps.half() for one in whole.picture.modules() if isinstance(one, Quantized)]
+    assert min(float(one.min()) for one in steps) > 0

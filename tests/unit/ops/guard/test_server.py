@@ -12,6 +12,7 @@ from conch.bundle import Serving
 from conch.deployment import Instance
 from ops.guard.supervise import server
 from ops.guard.supervise.server import Server, TritonAddresses, growth
+from tests.fakes.nvidia_image import make_image
 
 
 @pytest.mark.parametrize(
@@ -31,6 +32,19 @@ def test_shared_memory_grows_by_a_part_of_what_there_is(
     monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_blocks=size >> 12, f_frsize=1 << 12))
     flags = [f"--backend-config=python,shm-growth-byte-size={told}"] if told else []
     assert growth(Path("/dev/shm")) == flags
+
+
+@pytest.mark.parametrize(("release", "moved"), [("0.20.0", False), ("1.2.1", True)])
+def test_stubs_get_the_python_of_tensorrt_llm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str, moved: bool
+) -> None:
+    """A virtual environment in the newer image comes first on PATH; in the older one PATH is as it was."""
+    root = make_image(tmp_path / "image", versions={"tensorrt_llm": release})
+    monkeypatch.setattr(server, "NVIDIA", root / "usr/bin/nvidia-smi")  # some file that is there
+    monkeypatch.setenv("PATH", f"{root}/usr/bin:{root}/usr/local/bin")
+    _, environment = server.find_tritonserver(tmp_path, tmp_path)
+    first = f"{root}/opt/venv-tritonserver/bin:" if moved else ""
+    assert environment["PATH"] == f"{first}{root}/usr/bin:{root}/usr/local/bin"
 
 
 @pytest.mark.parametrize("gpus", ["", "0", "0,1"])
