@@ -7,12 +7,12 @@ template.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from conch.driver import driver, driver_findings
+from conch.driver import Needs, driver, driver_findings
 from conch.gpus import Gpu, gpus
-from conch.nvidia_images import RELEASES, help_of, needs_of
+from conch.nvidia_images import RELEASES, Release, help_of, needs_of
 
 from ...commands import FOLDERS, BuildSteps, Command
 from ...recipes import Recipe
@@ -40,17 +40,18 @@ def findings(
     recipe: Recipe, work: BuildSteps, image: Image, numbers: int = 0, devices: str = ""
 ) -> list[str]:
     """Return everything that does not fit."""
+    version = image.versions().get("tensorrt_llm", "missing")
+    release = RELEASES.get(version)
     return [
-        *_release(image.versions(), recipe.family),
+        *_release(version, release, recipe.family),
         *_tools(work.all(), image),
         *_template(image.template, recipe),
-        *_machine(recipe, gpus(devices), numbers, image),
+        *_machine(recipe, gpus(devices), numbers, release.needs if release else needs_of("")),
     ]
 
 
-def _release(found: Mapping[str, str], family: str) -> Iterator[str]:
-    version = found.get("tensorrt_llm", "missing")
-    if not (release := RELEASES.get(version)):
+def _release(version: str, release: Release | None, family: str) -> Iterator[str]:
+    if not release:
         known = " and ".join(RELEASES)
         yield (
             f"tensorrt_llm is {version}, Conch is written for {known}; use the image of "
@@ -106,7 +107,7 @@ def _template(path: Path, recipe: Recipe) -> Iterator[str]:
             yield str(error)
 
 
-def _machine(recipe: Recipe, found: Sequence[Gpu], numbers: int, image: Image) -> Iterator[str]:
+def _machine(recipe: Recipe, found: Sequence[Gpu], numbers: int, needs: Needs) -> Iterator[str]:
     """Check GPU memory: one GPU builds every rank in turn and holds that rank's weights, as plan, with room
     to try kernels. Unknown memory is ignored.
     """
@@ -115,10 +116,7 @@ def _machine(recipe: Recipe, found: Sequence[Gpu], numbers: int, image: Image) -
             "nvidia-smi shows no GPU; start the container with GPUs (docs/docker.md), or use TARGET=openvino"
         )
         return
-    release = RELEASES.get(image.versions().get("tensorrt_llm", ""))
-    yield from driver_findings(
-        driver(), [gpu.name for gpu in found], release.needs if release else needs_of("")
-    )
+    yield from driver_findings(driver(), [gpu.name for gpu in found], needs)
     width = WIDTH.get(
         str(recipe.parameters.get("weight_only")), 4 if recipe.parameters.get("precision") == "float32" else 2
     )
