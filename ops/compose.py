@@ -53,7 +53,7 @@ def models_of_other_targets(values: dict[str, str], count: int, *, check: bool =
 
 def profiles_of(count: int, others: dict[int, str]) -> list[str]:
     """Return Compose's profiles: one for more than one instance, and the builders of other targets."""
-    return [*([f"instances-{count}"] if count > 1 else []), *sorted(set(others.values()))]
+    return [*hardware.profiles(count), *sorted(set(others.values()))]
 
 
 def with_images(lines: list[hardware.Line], values: dict[str, str]) -> list[hardware.Line]:
@@ -86,9 +86,8 @@ def client(*, every: bool = False, models: int = 0) -> DockerClient:
             *(name for others in targets.COMPANIONS.values() for name in others),
         ]
     else:
-        asked = [name for name in values.get("COMPOSE_PROFILES", "").split(",") if name]
-        others = [name for name in asked if not name.startswith("instances-")]  # such as gpu
-        profiles = [*profiles_of(count, models_of_other_targets(values, count)), *others]
+        own = hardware.profiles(1, values.get("COMPOSE_PROFILES", ""))
+        profiles = [*profiles_of(count, models_of_other_targets(values, count)), *own]
     os.environ["COMPOSE_PROFILES"] = ",".join(profiles)  # the builder compares it with INSTANCES
     files = values.get("COMPOSE_FILE", "compose.yaml").split(os.pathsep)
     return DockerClient(
@@ -106,9 +105,7 @@ def write_env(lines: list[hardware.Line]) -> None:
         name: os.environ[name] for name in documented() if os.environ.get(name) and name != "HF_TOKEN"
     }  # a secret is neither shown nor kept
     if "INSTANCES" in asked and not any(line.name.endswith("_TARGET") for line in lines):
-        asked.setdefault(
-            "COMPOSE_PROFILES", f"instances-{asked['INSTANCES']}" if asked["INSTANCES"] != "1" else ""
-        )
+        asked.setdefault("COMPOSE_PROFILES", ",".join(hardware.profiles(hardware.instances(asked))))
     wanted = [
         *(line for line in lines if line.name not in asked),
         *(hardware.Line(name, value, "as asked for") for name, value in asked.items()),

@@ -33,6 +33,14 @@ def instances(environment: Mapping[str, str]) -> int:
     return int(given)
 
 
+def profiles(count: int, given: str = "") -> list[str]:
+    """Return Compose's profiles for a number of tritonservers, and those of `given` for other services, such
+    as gpu.
+    """
+    others = [name for name in given.split(",") if name and not PROFILE.fullmatch(name)]
+    return [*([f"instances-{count}"] if count > 1 else []), *others]
+
+
 def check_profiles(environment: Mapping[str, str]) -> None:
     """Check that Compose starts as many tritonservers as INSTANCES plans.
 
@@ -45,16 +53,10 @@ def check_profiles(environment: Mapping[str, str]) -> None:
     count = instances(environment)
     started = max([int(number) for number in PROFILE.findall(given)], default=1)
     if started != count:
-        wanted = ",".join(
-            [
-                *([f"instances-{count}"] if count > 1 else []),
-                *(name for name in given.split(",") if name and not PROFILE.fullmatch(name)),
-            ]
-        )
+        wanted, servers = ",".join(profiles(count, given)), "tritonservers" if started > 1 else "tritonserver"
         raise ValueError(
-            f"INSTANCES={count}, and COMPOSE_PROFILES={given} starts {started} "
-            f"tritonserver{'s' if started > 1 else ''}; set COMPOSE_PROFILES={wanted} "
-            "(instead of --profile), or another INSTANCES"
+            f"INSTANCES={count}, and COMPOSE_PROFILES={given} starts {started} {servers}; set "
+            f"COMPOSE_PROFILES={wanted} (instead of --profile), or another INSTANCES"
         )
 
 
@@ -149,12 +151,10 @@ def propose(found: Sequence[Gpu], linked: set[tuple[int, int]], cpus: int, tp_si
 
 
 def _instances(count: int, reason: str) -> list[Line]:
-    profile = (
-        [Line("COMPOSE_PROFILES", f"instances-{count}", "switches triton-1 and further ones on")]
-        if count > 1
-        else []
+    switched = (
+        Line("COMPOSE_PROFILES", name, "switches triton-1 and further ones on") for name in profiles(count)
     )
-    return [Line("INSTANCES", str(count), reason), *profile]
+    return [Line("INSTANCES", str(count), reason), *switched]
 
 
 def this_machine(target: str, tp_size: int = 1) -> list[Line]:
