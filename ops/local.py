@@ -15,7 +15,7 @@ from pathlib import Path
 from build.catalog import known, load_catalog, select, target_of
 from build.targets import DEFAULT_WITHOUT_DOCKER
 from conch.deployment import Deployment
-from gateway.keys import NoKeys, load_keys
+from gateway.key_files import NoKeys, load_keys
 
 from .environment import number
 from .guard.supervise.bundle import check_bundle

@@ -17,7 +17,7 @@ from xmlrpc.client import Fault
 
 import httpx
 
-from build.catalog import CatalogError
+from build.catalog import ROOT, CatalogError
 from conch import proxies
 from conch.contract import Malformed
 from conch.deployment import Deployment
@@ -98,8 +98,8 @@ def start(
     """
     plan = prepare(local, python)
     process = subprocess.Popen(
-        [str(python), "-m", "supervisor.supervisord", "-c", "supervisord.conf"],
-        cwd=local.home,
+        [str(python), "-m", "ops.supervisord", str(local.home)],
+        cwd=ROOT,
         env={**proxies.without(os.environ), **environment(local, plan, python)},
         stdout=subprocess.DEVNULL,
         stderr=(local.home / "logs" / "supervisord.err").open("wb"),

@@ -18,7 +18,7 @@ from .guard.supervise.failures import TELLING, cause
 from .local import LocalDeployment, LocalError, url
 from .supervision import asked, control
 
-LOOK = 0.5  # seconds between two looks
+LOOK = 0.2  # seconds between two looks
 QUIET = 30.0  # seconds without news, after which what is waited for is printed
 
 

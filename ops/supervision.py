@@ -18,13 +18,13 @@ from supervisor.xmlrpc import SupervisorTransport
 from build.catalog import ROOT
 from conch import blas
 from conch.deployment import Deployment, Instance
-from gateway.errors import explained
+from gateway.explanations import explained
 from gateway.settings import Settings
 
 from .environment import documented
 from .local import ADMINS, KEYS, LocalDeployment, LocalError, nginx_binary
 
-TRITONS = "tritons"  # supervisor's group
+TRITONS, GATEWAYS = "tritons", "gateways"  # supervisor's groups
 NGINX = "-c nginx.conf -p . -e stderr"  # in its own folder
 VECTORS_PYTHON = ROOT / ".venv/vectors/bin/python"  # Milvus Lite's; its libraries want another numpy
 
@@ -123,9 +123,9 @@ def _program(name: str, command: str, gpus: str) -> dict[str, str]:
 
 
 def supervisor_config(local: LocalDeployment, plan: Deployment) -> configparser.ConfigParser:
-    """Write one program for each process; the tritonservers are a group and stop together. Paths are relative
-    to supervisord's own folder, or in its environment: in this file spaces, quotes, semicolons and per cent
-    signs have meanings of their own.
+    """Write one program for each process; tritonservers and gateways are groups, which stop together. Paths
+    are relative to supervisord's own folder, or in its environment: in this file spaces, quotes, semicolons
+    and per cent signs have meanings of their own.
     """
     config = configparser.ConfigParser(interpolation=None)
     config["supervisord"] = {
@@ -142,8 +142,9 @@ def supervisor_config(local: LocalDeployment, plan: Deployment) -> configparser.
     gpus = {one.name: one.gpus for one in plan.instances}
     for order, (name, command) in enumerate(_commands(local, plan).items(), 1):
         config[f"program:{name}"] = {**_program(name, command, gpus.get(name, "")), "priority": str(order)}
-    members = ",".join(instance.name for instance in plan.instances)
-    config[f"group:{TRITONS}"] = {"programs": members, "priority": "0"}
+    gateways = [f"gateway-{i}" for i in range(len(plan.gateways))]
+    for name, members, priority in ((TRITONS, list(gpus), "0"), (GATEWAYS, gateways, "999")):
+        config[f"group:{name}"] = {"programs": ",".join(members), "priority": priority}
     return config
 
 
@@ -190,7 +191,8 @@ def asked(local: LocalDeployment, path: str) -> str:
     without one.
     """
     with suppress(httpx.HTTPError):
-        transport = httpx.HTTPTransport(uds=str(local.nginx_sockets["internal"]))
+        socket = str(local.nginx_sockets["internal"])
+        transport = httpx.HTTPTransport(verify=False, uds=socket)  # it is plain HTTP
         with httpx.Client(transport=transport, base_url="http://nginx", timeout=5) as client:
             answer = client.get(path)
             return answer.text if answer.status_code == 200 else ""

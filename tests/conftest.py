@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import os
 import re
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 if WORKER := os.environ.get("PYTEST_XDIST_WORKER", ""):  # before torch is imported, which counts then
@@ -17,6 +20,14 @@ if WORKER := os.environ.get("PYTEST_XDIST_WORKER", ""):  # before torch is impor
 
 import hypothesis  # noqa: F401  # its plug-in would import it when all tests have run; Python 3.11.7's parser may fail then (python/cpython#106905)
 import pytest
+
+for name in (
+    "httpx",
+    "httpx2",
+):  # OpenAI's client has its own; each client reads certificates for 50 ms, also for plain HTTP
+    if find_spec(name):
+        transports = import_module(f"{name}._transports.default")
+        transports.create_ssl_context = cache(transports.create_ssl_context)  # type: ignore[attr-defined]
 
 WHOLE_FILE = re.compile(r"^pytestmark = pytest\.mark\.(slow|long)\b", re.MULTILINE)
 

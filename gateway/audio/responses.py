@@ -1,4 +1,4 @@
-"""Write transcripts in OpenAI's response formats."""
+"""Write transcripts in OpenAI's response formats; tests hold them to the types of OpenAI's own client."""
 
 from __future__ import annotations
 
@@ -7,21 +7,6 @@ from typing import Any
 
 from fastapi import Response
 from fastapi.responses import JSONResponse, PlainTextResponse
-from openai.types.audio import (
-    Transcription,
-    TranscriptionDiarized,
-    TranscriptionSegment,
-    TranscriptionTextDeltaEvent,
-    TranscriptionTextDoneEvent,
-    TranscriptionTextSegmentEvent,
-    TranscriptionVerbose,
-    TranscriptionWord,
-)
-from openai.types.audio.transcription import UsageDuration
-from openai.types.audio.transcription_language import TranscriptionLanguage
-from openai.types.audio.transcription_text_done_event import Usage as UsageTokens
-from openai.types.audio.transcription_text_done_event import UsageInputTokenDetails
-from openai.types.audio.transcription_verbose import Usage
 
 from conch.whisper import compression_ratio
 from speech.transcript import Segment, Transcript, Word
@@ -54,37 +39,45 @@ def formatted(
 
 
 def _plain(transcript: Transcript, *, log_probs: bool) -> dict[str, Any]:
-    usage = UsageDuration(seconds=transcript.duration, type="duration")
-    spoken = [TranscriptionLanguage(code=code) for code in transcript.languages]
-    plain = Transcription(text=transcript.text, languages=spoken, usage=usage).model_dump(exclude_none=True)
-    return (
-        {**plain, "logprobs": token_log_probs(transcript)} if log_probs else plain
-    )  # the SDK's type would make floats of bytes
+    return {
+        "text": transcript.text,
+        "languages": languages(transcript),
+        "usage": seconds_used(transcript.duration),
+        **({"logprobs": token_log_probs(transcript)} if log_probs else {}),
+    }
+
+
+def languages(transcript: Transcript) -> list[dict[str, str]]:
+    """Return the languages of a transcript."""
+    return [{"code": code} for code in transcript.languages]
+
+
+def seconds_used(seconds: float) -> dict[str, Any]:
+    """Return usage by duration."""
+    return {"type": "duration", "seconds": seconds}
 
 
 def _diarized(transcript: Transcript) -> dict[str, Any]:
-    return TranscriptionDiarized.model_validate(
-        {
-            "task": "transcribe",
-            "duration": transcript.duration,
-            "text": transcript.text,
-            "segments": list(speaker_segments(transcript)),
-            "usage": {"type": "duration", "seconds": transcript.duration},
-        }
-    ).model_dump(exclude_none=True)
+    return {
+        "task": "transcribe",
+        "duration": transcript.duration,
+        "text": transcript.text,
+        "segments": list(speaker_segments(transcript)),
+        "usage": seconds_used(transcript.duration),
+    }
 
 
 def speaker_segments(transcript: Transcript) -> Iterator[dict[str, Any]]:
     """Return segments with their speakers, for whole and streamed answers."""
     for number, segment in enumerate(transcript.segments):
-        yield TranscriptionTextSegmentEvent(
-            id=f"seg_{number}",
-            type="transcript.text.segment",
-            start=segment.start,
-            end=segment.end,
-            text=segment.text,
-            speaker=segment.speaker,
-        ).model_dump()
+        yield {
+            "id": f"seg_{number}",
+            "type": "transcript.text.segment",
+            "start": segment.start,
+            "end": segment.end,
+            "text": segment.text,
+            "speaker": segment.speaker,
+        }
 
 
 def token_log_probs(transcript: Transcript) -> list[dict[str, Any]]:
@@ -96,24 +89,20 @@ def token_log_probs(transcript: Transcript) -> list[dict[str, Any]]:
 
 
 def _verbose(transcript: Transcript, granularities: set[str], task: str) -> dict[str, Any]:
-    language = "english" if task == "translate" else language_name(transcript.language)
-    verbose = TranscriptionVerbose(
-        duration=transcript.duration,
-        language=language,
-        text=transcript.text,
-        segments=[_segment(i, segment) for i, segment in enumerate(transcript.segments)]
-        if "segment" in granularities
-        else None,
-        words=[TranscriptionWord(word=word.text, start=word.start, end=word.end) for word in transcript.words]
-        if "word" in granularities
-        else None,
-        usage=Usage(seconds=transcript.duration, type="duration"),
-    )
-    found = {"task": task, **verbose.model_dump(exclude_none=True)}
-    for row, segment in zip(found.get("segments", ()), transcript.segments, strict=False):
-        row.update(_marks(segment))
-    for row, word in zip(found.get("words", ()), transcript.words, strict=False):
-        row.update(_marks(word))
+    found: dict[str, Any] = {
+        "task": task,
+        "duration": transcript.duration,
+        "language": "english" if task == "translate" else language_name(transcript.language),
+        "text": transcript.text,
+        "usage": seconds_used(transcript.duration),
+    }
+    if "segment" in granularities:
+        found["segments"] = [_segment(i, segment) for i, segment in enumerate(transcript.segments)]
+    if "word" in granularities:
+        found["words"] = [
+            {"word": word.text, "start": word.start, "end": word.end, **_marks(word)}
+            for word in transcript.words
+        ]
     return found
 
 
@@ -123,20 +112,21 @@ def _marks(one: Segment | Word) -> dict[str, Any]:
     return {**({"speaker": one.speaker} if one.speaker else {}), **({"overlap": True} if overlap else {})}
 
 
-def _segment(number: int, segment: Segment) -> TranscriptionSegment:
+def _segment(number: int, segment: Segment) -> dict[str, Any]:
     """Make a segment; `seek` is the start of its window in frames of 10 ms."""
-    return TranscriptionSegment(
-        id=number,
-        seek=round(segment.window * 100),
-        start=segment.start,
-        end=segment.end,
-        text=segment.text,
-        tokens=list(segment.tokens),
-        temperature=segment.temperature,
-        avg_logprob=segment.avg_logprob,
-        no_speech_prob=segment.no_speech_prob,
-        compression_ratio=compression_ratio(segment.text),
-    )
+    return {
+        "id": number,
+        "seek": round(segment.window * 100),
+        "start": segment.start,
+        "end": segment.end,
+        "text": segment.text,
+        "tokens": list(segment.tokens),
+        "temperature": segment.temperature,
+        "avg_logprob": segment.avg_logprob,
+        "no_speech_prob": segment.no_speech_prob,
+        "compression_ratio": compression_ratio(segment.text),
+        **_marks(segment),
+    }
 
 
 def _clock(seconds: float, comma: str) -> str:
@@ -186,33 +176,28 @@ def _escaped(text: str) -> str:
 
 def delta(text: str, part: Transcript, *, log_probs: bool) -> dict[str, Any]:
     """Make an event of a streamed transcription."""
-    found = token_log_probs(part) if log_probs else None
-    return TranscriptionTextDeltaEvent.model_validate(
-        {"delta": text, "type": "transcript.text.delta", "logprobs": found}
-    ).model_dump(exclude_none=True)
+    return {
+        "type": "transcript.text.delta",
+        "delta": text,
+        **({"logprobs": token_log_probs(part)} if log_probs else {}),
+    }
 
 
 def done(transcript: Transcript, *, log_probs: bool) -> dict[str, Any]:
     """Make the last event: the whole text and usage. An audio token is 20 ms, as Whisper's encoder outputs
     them.
     """
-    details = UsageInputTokenDetails(
-        audio_tokens=transcript.audio_tokens, text_tokens=transcript.prompt_tokens
-    )
-    read = transcript.audio_tokens + transcript.prompt_tokens
-    usage = UsageTokens(
-        input_tokens=read,
-        output_tokens=transcript.output_tokens,
-        total_tokens=read + transcript.output_tokens,
-        type="tokens",
-        input_token_details=details,
-    )
-    found = token_log_probs(transcript) if log_probs else None
-    event = {
-        "text": transcript.text,
+    audio, text = transcript.audio_tokens, transcript.prompt_tokens
+    return {
         "type": "transcript.text.done",
-        "languages": [{"code": code} for code in transcript.languages],
-        "logprobs": found,
-        "usage": usage,
+        "text": transcript.text,
+        "languages": languages(transcript),
+        "usage": {
+            "type": "tokens",
+            "input_tokens": audio + text,
+            "input_token_details": {"audio_tokens": audio, "text_tokens": text},
+            "output_tokens": transcript.output_tokens,
+            "total_tokens": audio + text + transcript.output_tokens,
+        },
+        **({"logprobs": token_log_probs(transcript)} if log_probs else {}),
     }
-    return TranscriptionTextDoneEvent.model_validate(event).model_dump(exclude_none=True)

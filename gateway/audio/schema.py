@@ -14,7 +14,7 @@ from conch.errors import ApiError, refused
 from speech.options import Options
 from speech.vad import TurnDetection
 
-from ..errors import explained
+from ..explanations import explained
 from ..fields import Only, kept
 from .languages import language_code
 from .speakers import DIARIZED, WITH_SPEAKERS, SpeakerFields, SpeakersWanted

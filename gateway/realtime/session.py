@@ -14,7 +14,7 @@ from conch.errors import ApiError
 from speech.vad import TurnDetection
 
 from ..audio.schema import MOST_KEYWORDS, prompted, spoken
-from ..errors import explained
+from ..explanations import explained
 from ..fields import Fields
 
 LOG_PROBS = "item.input_audio_transcription.logprobs"

@@ -14,11 +14,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from openai.types.audio.transcription_language import TranscriptionLanguage
-from openai.types.realtime import ConversationItemInputAudioTranscriptionCompletedEvent as Completed
-from openai.types.realtime.conversation_item_input_audio_transcription_completed_event import (
-    UsageTranscriptTextUsageDuration as Usage,
-)
 
 from conch.deployment import Pool
 from conch.errors import ApiError
@@ -28,7 +23,7 @@ from speech.transcript import Transcript, joined
 from speech.vad import RATE
 from speech.windows import Window
 
-from ..audio.responses import token_log_probs
+from ..audio.responses import languages, seconds_used, token_log_probs
 from ..audio.schema import prompted, spoken
 from .connection import Connection
 from .session import DELAYS, Transcription
@@ -199,19 +194,15 @@ class Words:
                 "content_index": 0,
                 "error": self.connection.described(error),
             }
-        usage = Usage(seconds=round(sum(len(window.wave) for window in windows) / RATE, 3), type="duration")
-        event = Completed(
-            content_index=0,
-            event_id="",
-            item_id=item.id,
-            languages=[TranscriptionLanguage(code=code) for code in transcript.languages],
-            transcript=transcript.text,
-            type="conversation.item.input_audio_transcription.completed",
-            usage=usage,
-        )
-        if wanted.log_probs:
-            return "completed", {**_fields(event), "logprobs": token_log_probs(transcript)}
-        return "completed", _fields(event)
+        seconds = round(sum(len(window.wave) for window in windows) / RATE, 3)
+        return "completed", {
+            "item_id": item.id,
+            "content_index": 0,
+            "transcript": transcript.text,
+            "languages": languages(transcript),
+            "usage": seconds_used(seconds),
+            **({"logprobs": token_log_probs(transcript)} if wanted.log_probs else {}),
+        }
 
     async def _transcribe(self, windows: Sequence[Window], wanted: Wanted, *, draft: bool) -> Transcript:
         self.requests += 1
@@ -224,7 +215,3 @@ class Words:
         parts = self.transcriber.transcribe(wanted.pool, source(), wanted.options(draft=draft), name)
         async with aclosing(parts):
             return joined([part async for part in parts])
-
-
-def _fields(event: Completed) -> dict[str, Any]:
-    return event.model_dump(exclude_none=True, exclude={"type", "event_id"})

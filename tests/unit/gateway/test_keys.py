@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.keys import NoKeys, allowed, load_keys
+from gateway.key_files import NoKeys, load_keys
+from gateway.keys import allowed
 from ops.local import LocalError, access_policy
 
 

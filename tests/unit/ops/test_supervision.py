@@ -167,3 +167,25 @@ def test_numbers_of_the_environment(monkeypatch: pytest.MonkeyPatch, name: str, 
         LocalDeployment.from_environment()
     monkeypatch.setenv(name, "")
     assert LocalDeployment.from_environment().port == 8080
+
+
+def test_processes_stop_without_waiting_for_the_next_second(tmp_path: Path) -> None:
+    """Six stop one after the other; with supervisor's own loop that takes six seconds."""
+    config = ["[supervisord]", "nodaemon=true", "logfile=log", "pidfile=pid", "childlogdir=."]
+    for i in range(6):
+        config += [f"[program:{i}]", "command=/bin/sleep 1000", "startsecs=0", f"priority={i}"]
+    (tmp_path / "supervisord.conf").write_text("\n".join(config))
+    process = subprocess.Popen([sys.executable, "-m", "ops.supervisord", str(tmp_path)], cwd=ROOT)
+    try:
+        for _ in range(200):
+            log = tmp_path / "log"
+            if log.exists() and log.read_text().count("entered RUNNING") == 6:
+                break
+            time.sleep(0.05)
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        assert time.monotonic() - began < 4
+    finally:
+        process.kill()
+    assert [line.split()[4] for line in log.read_text().splitlines() if " stopped: " in line] == [*"543210"]

@@ -1,0 +1,60 @@
+"""`python -m ops.supervisord FOLDER`: supervisord, which reacts to a signal, such as a child's end, at once;
+supervisor 4 alone notices it within a second.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from contextlib import suppress
+
+from supervisor.medusa.asyncore_25 import ExitNow
+from supervisor.options import ServerOptions
+from supervisor.supervisord import Supervisor
+
+
+class Signals:
+    """A pipe that Python writes a byte to at each signal, in the form that supervisor's poll waits for."""
+
+    def __init__(self) -> None:
+        self.reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+
+    def readable(self) -> bool:
+        """See supervisor.dispatchers."""
+        return True
+
+    def writable(self) -> bool:
+        """See supervisor.dispatchers."""
+        return False
+
+    def handle_read_event(self) -> None:
+        """Empty the pipe: after each poll supervisor looks for ended children and signals."""
+        os.read(self.reader, 4096)
+
+
+class Prompt(Supervisor):  # type: ignore[misc]
+    """supervisor's process, with that pipe among what it polls."""
+
+    def runforever(self) -> None:
+        """Run until it is told to end."""
+        signals = Signals()
+        self.options.get_socket_map()[signals.reader] = signals
+        super().runforever()
+
+
+def main() -> None:
+    """Run what supervisord.conf of the folder describes, until SIGTERM or a shutdown at its socket."""
+    os.chdir(sys.argv[1])
+    options = ServerOptions()
+    options.realize(["-c", "supervisord.conf"])
+    options.first, options.test = True, False
+    with suppress(ExitNow):
+        Prompt(options).main()
+    options.close_httpservers()
+    options.close_logger()
+
+
+if __name__ == "__main__":
+    main()
