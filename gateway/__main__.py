@@ -27,7 +27,7 @@ from .settings import Settings
 MALLOC = {-3: 8 << 20, -1: 32 << 20, -8: 8}
 
 
-class Server(uvicorn.Server):
+class GatewayServer(uvicorn.Server):
     """uvicorn's server, which polls every 0.1 s whether it should end; this one is notified. Nothing else
     depends on that polling here: nginx writes the date, and the number of requests is not limited.
     """
@@ -89,7 +89,7 @@ def main() -> None:
         date_header=False,
     )
     with suppress(KeyboardInterrupt):
-        Server(config).run()
+        GatewayServer(config).run()
 
 
 if __name__ == "__main__":

@@ -69,16 +69,19 @@ def create_app(settings: Settings, *, triton: Triton | None = None) -> FastAPI:
         redoc_url=None,
     )
     errors.install(app)
+    _add_routes(app)
+    app.add_middleware(Head)
+    app.add_middleware(Bodies)  # inside the next one: what it refuses is counted and logged
+    app.add_middleware(Observe)
+    return app
+
+
+def _add_routes(app: FastAPI) -> None:
     key = [Depends(require_key)]
-    app.include_router(audio.router, dependencies=key)
-    app.include_router(text.router, dependencies=key)
-    app.include_router(embedding.router, dependencies=key)
-    app.include_router(retrieval.router, dependencies=key)
-    app.include_router(realtime.router)
-    app.include_router(client_secrets.router)
-    app.include_router(page.router)
-    app.include_router(reference.router)
-    app.include_router(console.router, dependencies=key)
+    for wing in (audio, text, embedding, retrieval, console):
+        app.include_router(wing.router, dependencies=key)
+    for wing in (realtime, client_secrets, page, reference):
+        app.include_router(wing.router)
     app.add_api_route("/v1/models", models, dependencies=key)
     app.add_api_route("/v1/models/{model}", one_model, dependencies=key)
     app.add_api_route("/auth", auth, dependencies=key, include_in_schema=False)
@@ -87,10 +90,6 @@ def create_app(settings: Settings, *, triton: Triton | None = None) -> FastAPI:
     app.add_api_route("/metrics", metrics, dependencies=key)
     app.add_api_route("/metrics/own", own_metrics, include_in_schema=False)
     app.add_api_route("/metrics/own/history", own_history, include_in_schema=False)
-    app.add_middleware(Head)
-    app.add_middleware(Bodies)  # inside the next one: what it refuses is counted and logged
-    app.add_middleware(Observe)
-    return app
 
 
 def _services(settings: Settings, triton: Triton | None) -> Services:

@@ -37,7 +37,7 @@ OUTCOMES = ("answered", "refused", "unavailable", "left", "failed")  # of questi
 TOKENS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1)
 
 
-class Metrics:
+class GatewayMetrics:
     """Metrics of one application."""
 
     def __init__(self) -> None:
@@ -177,7 +177,7 @@ class Metrics:
 class StreamTimer:
     """Times when the pieces of one streamed answer were sent."""
 
-    def __init__(self, metrics: Metrics, model: str) -> None:
+    def __init__(self, metrics: GatewayMetrics, model: str) -> None:
         self.metrics, self.model, self.started = metrics, model, time.monotonic()
         self.first: float | None = None
 

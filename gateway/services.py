@@ -23,7 +23,7 @@ from .admission import Admission
 from .aliases import meant
 from .console.history import History
 from .console.state import Overview
-from .metrics import Metrics, ask_each, gathered
+from .metrics import GatewayMetrics, ask_each, gathered
 from .retrieval.service import Retrieval
 from .settings import Settings
 from .tracing import Traces
@@ -52,7 +52,7 @@ class Services:
     admin_keys: tuple[bytes, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
     siblings: tuple[str, ...] = ()
-    metrics: Metrics = field(default_factory=Metrics)
+    metrics: GatewayMetrics = field(default_factory=GatewayMetrics)
     traces: Traces = field(default_factory=Traces)
     live: int = 0
     asking: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -13,7 +13,7 @@ import httpx
 
 from build.catalog import ROOT, CatalogError, load_catalog
 from conch.deployment import Deployment
-from ops.guard.supervise.bundle import Refused
+from ops.guard.supervise.bundle import BundleRefused
 
 from .local import HOST, LocalDeployment, LocalError
 from .process_mode import start
@@ -106,7 +106,7 @@ def main() -> int:
             process.terminate()
             process.wait(120)
         return 0
-    except (LocalError, CatalogError, Refused, httpx.HTTPError) as error:
+    except (LocalError, CatalogError, BundleRefused, httpx.HTTPError) as error:
         print(f"conch: {error}", file=sys.stderr)
         return 1
 

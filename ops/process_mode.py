@@ -24,7 +24,7 @@ from conch.deployment import Deployment
 from gateway.aliases import BadAlias, own_aliases
 
 from .child import die_with_parent
-from .guard.supervise.bundle import Refused
+from .guard.supervise.bundle import BundleRefused
 from .local import (
     LocalDeployment,
     LocalError,
@@ -178,7 +178,7 @@ def main() -> int:
         NotBack,
         CatalogError,
         Malformed,
-        Refused,
+        BundleRefused,
         Fault,
         ConnectionError,
         httpx.HTTPError,

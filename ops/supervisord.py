@@ -34,7 +34,7 @@ class Signals:
         os.read(self.reader, 4096)
 
 
-class Prompt(Supervisor):  # type: ignore[misc]
+class PromptSupervisor(Supervisor):  # type: ignore[misc]
     """supervisor's process, with that pipe among what it polls."""
 
     def runforever(self) -> None:
@@ -51,7 +51,7 @@ def main() -> None:
     options.realize(["-c", "supervisord.conf"])
     options.first, options.test = True, False
     with suppress(ExitNow):
-        Prompt(options).main()
+        PromptSupervisor(options).main()
     options.close_httpservers()
     options.close_logger()
 

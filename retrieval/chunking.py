@@ -22,7 +22,7 @@ SPECIALS = 2  # tokens around each passage
 
 
 @dataclass(frozen=True)
-class Strategy:
+class ChunkingStrategy:
     """OpenAI's static chunking, in the model's own tokens."""
 
     max_tokens: int = 800
@@ -116,7 +116,7 @@ def halves(span: Span, text: str) -> list[Span]:
     return [Span(span.start, cut), Span(cut, span.end)]
 
 
-def chunks(counts: Sequence[int], strategy: Strategy) -> list[tuple[int, int]]:
+def chunks(counts: Sequence[int], strategy: ChunkingStrategy) -> list[tuple[int, int]]:
     """Return first and last (exclusive) passage of each chunk: as many as `max_tokens` allows; the next chunk
     starts with as many of the last ones as `overlap` allows.
     """

@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from .formats import READERS, Unsupported, from_html
+from .formats import READERS, UnsupportedFile, from_html
 from .kinds import KINDS, PICTURES, kind_of
 from .letters import Unreadable, read
 
@@ -72,7 +72,7 @@ def _extracted(path: Path, kind: str) -> Extracted:
             return Extracted(reader(path))
         text, guessed = read(path.read_bytes())
         return Extracted(from_html(text) if kind in (".htm", ".html") else text, guessed)
-    except Unsupported as error:
+    except UnsupportedFile as error:
         raise NoText("invalid_file", str(error)) from error
     except Unreadable:
         raise NoText(

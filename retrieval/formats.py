@@ -28,7 +28,7 @@ BLOCKS = (
 LINE = "\x1e"  # stands for a line's end that is none of the source's
 
 
-class Unsupported(Exception):
+class UnsupportedFile(Exception):
     """The file cannot be read; the message gives reason and remedy."""
 
 
@@ -60,13 +60,13 @@ def from_pdf(path: Path) -> str:
         document = pdfium.PdfDocument(path)
     except pdfium.PdfiumError as error:
         if "password" in str(error).lower():
-            raise Unsupported("the PDF is encrypted; upload it without a password") from error
-        raise Unsupported("the PDF cannot be read; it is damaged, or not a PDF") from error
+            raise UnsupportedFile("the PDF is encrypted; upload it without a password") from error
+        raise UnsupportedFile("the PDF cannot be read; it is damaged, or not a PDF") from error
     if document.get_formtype():
         document.init_forms()
     text = "\n\n".join(_page(document, number) for number in range(len(document)))
     if not text.strip():
-        raise Unsupported("the PDF has no text; pages that are pictures need OCR first")
+        raise UnsupportedFile("the PDF has no text; pages that are pictures need OCR first")
     return text
 
 
@@ -201,7 +201,7 @@ def from_epub(path: Path) -> str:
 
 def _part(archive: zipfile.ZipFile, name: str) -> bytes:
     if archive.getinfo(name).file_size > MOST_PART:
-        raise Unsupported(f"{name[:80]} in the file is too large; split the file")
+        raise UnsupportedFile(f"{name[:80]} in the file is too large; split the file")
     return archive.read(name)
 
 

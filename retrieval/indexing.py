@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from conch.errors import ApiError
 from conch.pictures import Picture
 
-from .chunking import Span, Strategy, chunks, halves, homes, passages
+from .chunking import ChunkingStrategy, Span, chunks, halves, homes, passages
 from .extraction import NoText
 from .library import Embedder, Item, Library, collection, model_of
 
@@ -25,7 +25,7 @@ TRIES, PAUSE = 30, 1.0  # of a model that is busy, and seconds between them
 
 
 @dataclass(frozen=True)
-class Target:
+class IndexTarget:
     """The destination of a build."""
 
     library: Library
@@ -79,7 +79,7 @@ async def _patiently(
     return await embedder.embed(items, cut=True)
 
 
-async def index(target: Target, text: str, strategy: Strategy) -> tuple[int, int]:
+async def index(target: IndexTarget, text: str, strategy: ChunkingStrategy) -> tuple[int, int]:
     """Write everything of a text's build and return the number of vectors and the bytes of chunks. Repeating
     it gives the same result.
     """
@@ -98,7 +98,7 @@ async def index(target: Target, text: str, strategy: Strategy) -> tuple[int, int
     return len(spans), size
 
 
-async def index_picture(target: Target, data: bytes) -> int:
+async def index_picture(target: IndexTarget, data: bytes) -> int:
     """Write everything of a picture's build: one vector for the encoded file, and no chunk, since its caption
     may change.
 

@@ -62,7 +62,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Request:
+class SearchRequest:
     """What to search for, among which files, how many results, from which score on. With `cut`, texts that
     are too long for their model are truncated instead of refused.
     """
@@ -75,7 +75,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Ask:
+class SpaceQuery:
     """A space to search, with either the pictures or the texts among the queries."""
 
     space: str
@@ -83,8 +83,8 @@ class Ask:
 
 
 @dataclass
-class Ranking:
-    """Results of an `Ask`: the best cosine of each chunk, best first; their records and positions."""
+class SpaceRanking:
+    """Results of a `SpaceQuery`: the best cosine of each chunk, best first; their records and positions."""
 
     cosines: dict[Key, float]
     records: dict[str, Record]
@@ -112,7 +112,7 @@ def interleaved(lists: Sequence[Mapping[K, float]]) -> dict[K, float]:
     return {key: -score for key, (score, _) in sorted(best.items(), key=lambda pair: pair[1])}
 
 
-def asks(library: Library, spaces: Sequence[str], queries: Sequence[Item]) -> list[Ask]:
+def asks(library: Library, spaces: Sequence[str], queries: Sequence[Item]) -> list[SpaceQuery]:
     """Return which spaces to search. Texts are compared with texts by text-only models, if the store has any,
     and with pictures by models that read both; pictures are compared with both. A query's own kind comes
     first.
@@ -125,19 +125,19 @@ def asks(library: Library, spaces: Sequence[str], queries: Sequence[Item]) -> li
     if not all(isinstance(query, Picture) for query in queries):
         alone = [space for space in spaces if not sees[space]]
         of_texts = alone or [space for space in spaces if not space.endswith(PICTURES)]
-        found += [Ask(space, pictures=False) for space in of_texts]
-        found += [Ask(space, pictures=False) for space in spaces if space.endswith(PICTURES)]
+        found += [SpaceQuery(space, pictures=False) for space in of_texts]
+        found += [SpaceQuery(space, pictures=False) for space in spaces if space.endswith(PICTURES)]
     if any(isinstance(query, Picture) for query in queries):
         if not any(sees.values()):
             raise refused(
                 "query", "has a picture, and no model of this vector store reads pictures; send text"
             )
         seen = sorted((space for space in spaces if sees[space]), key=lambda one: not one.endswith(PICTURES))
-        found += [Ask(space, pictures=True) for space in seen]
+        found += [SpaceQuery(space, pictures=True) for space in seen]
     return found
 
 
-async def search(library: Library, store: Record, request: Request) -> list[Result]:
+async def search(library: Library, store: Record, request: SearchRequest) -> list[Result]:
     """Return the best chunks and pictures of a store. With several queries each result has its best cosine.
     Where several spaces have results, scores are calibrated. `threshold` applies to the returned score.
 
@@ -168,7 +168,7 @@ async def search(library: Library, store: Record, request: Request) -> list[Resu
 
 
 async def _embedded(
-    library: Library, asked: Sequence[Ask], request: Request
+    library: Library, asked: Sequence[SpaceQuery], request: SearchRequest
 ) -> dict[tuple[str, bool], NDArray[np.float32]]:
     """Return the queries' vectors by model and whether they are pictures. A text that is compared only with
     pictures is truncated to what the model reads.
@@ -187,14 +187,14 @@ async def _embedded(
 async def _ranked(
     library: Library,
     store: Record,
-    ask: Ask,
+    ask: SpaceQuery,
     values: NDArray[np.float32],
     limit: int,
     picked: dict[str, Record] | None,
-) -> Ranking:
+) -> SpaceRanking:
     place = collection(store.id, ask.space)
     found = await asyncio.gather(*(_nearest(library, place, store, value, limit, picked) for value in values))
-    ranking = Ranking({}, {}, {})
+    ranking = SpaceRanking({}, {}, {})
     for hit, record in (pair for row in found for pair in row):
         key = (record.id, 0 if is_picture(record.body) else hit.chunk)
         ranking.records[record.id] = record
@@ -204,7 +204,7 @@ async def _ranked(
     return ranking
 
 
-async def _scores(library: Library, rankings: Mapping[Ask, Ranking]) -> dict[Key, float]:
+async def _scores(library: Library, rankings: Mapping[SpaceQuery, SpaceRanking]) -> dict[Key, float]:
     """Rank, best first: by cosine where one space has results, otherwise by calibrated score: the mean of
     models that compare the same things, the best of different things.
     """
@@ -228,7 +228,7 @@ async def _scales(library: Library, model: str) -> Scales:
     return found
 
 
-def _cosines(rankings: Mapping[Ask, Ranking], key: Key) -> dict[str, float]:
+def _cosines(rankings: Mapping[SpaceQuery, SpaceRanking], key: Key) -> dict[str, float]:
     best: dict[str, float] = {}
     for one, ranking in rankings.items():
         if key in ranking.cosines:
@@ -238,7 +238,10 @@ def _cosines(rankings: Mapping[Ask, Ranking], key: Key) -> dict[str, float]:
 
 
 async def _texts(
-    library: Library, rankings: Mapping[Ask, Ranking], records: Mapping[str, Record], keys: Sequence[Key]
+    library: Library,
+    rankings: Mapping[SpaceQuery, SpaceRanking],
+    records: Mapping[str, Record],
+    keys: Sequence[Key],
 ) -> dict[Key, str]:
     """Return current captions of pictures, and chunks of texts that still exist."""
     texts = {key: caption(records[key[0]]) for key in keys if is_picture(records[key[0]].body)}

@@ -20,10 +20,10 @@ import structlog
 
 from conch.errors import ApiError
 
-from .chunking import Strategy
+from .chunking import ChunkingStrategy
 from .documents import DocumentsDown, Page, Record
 from .extraction import Extracted, NoText, extracted
-from .indexing import Target, index, index_picture
+from .indexing import IndexTarget, index, index_picture
 from .kinds import is_picture
 from .library import (
     ATTACHMENT,
@@ -59,7 +59,7 @@ BACK_OFF = 2.0  # seconds after a database or a model did not answer
 
 
 @dataclass(frozen=True)
-class Limits:
+class WorkerLimits:
     """Limits in seconds.
 
     Attributes:
@@ -90,14 +90,14 @@ async def stopped(tasks: Sequence[asyncio.Task[None]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class Lost(Exception):
+class RecordChanged(Exception):
     """The record was changed by another process: work done for it does not count."""
 
 
 class Worker:
     """Runs until it is cancelled; `wake` makes it check at once."""
 
-    def __init__(self, library: Library, limits: Limits) -> None:
+    def __init__(self, library: Library, limits: WorkerLimits) -> None:
         self.library, self.limits = library, limits
         self.woken = asyncio.Event()
         self.places = asyncio.Semaphore(AT_ONCE)
@@ -149,7 +149,7 @@ class Worker:
             if leased := await self.library.documents.update(taken):
                 lease = Lease(self.library, leased, self.limits.lease)
                 await steps[record.kind](lease)
-        except Lost:
+        except RecordChanged:
             pass
         except ApiError as error:  # a database or a model
             log.warning("retrieval waits", kind=record.kind, id=record.id, reason=str(error))
@@ -169,7 +169,7 @@ class Worker:
             given_back = with_body(record, attempts=attempts if counted else max(0, attempts - 1))
             return replace(given_back, due=time.time() + BACK_OFF)
 
-        with contextlib.suppress(DocumentsDown, Lost):
+        with contextlib.suppress(DocumentsDown, RecordChanged):
             if lease:
                 await lease.write(edit)
 
@@ -230,7 +230,7 @@ class Worker:
         """
         store = (await self.library.documents.get(STORE, [lease.record.parent])).get(lease.record.parent)
         if store is None or store.status == DELETING:
-            raise Lost
+            raise RecordChanged
         body, among = lease.record.body, [*store.body["spaces"], *store.body["next"]]
         needed = wanted(lease.record, among)
         making = {space: build_name(lease.record) for space in needed if space not in body["builds"]}
@@ -263,11 +263,11 @@ class Worker:
         for space, build in making.items():
             if model_of(space) not in self.library.embedders:
                 raise ApiError(503, f"model {model_of(space)!r} is not served here; start the stack with it")
-            target = Target(self.library, record.parent, space, build)
+            target = IndexTarget(self.library, record.parent, space, build)
             if space.endswith(PICTURES):
                 counts[space] = await index_picture(target, await self._picture(file))
             else:
-                strategy = Strategy(**record.body["strategy"])
+                strategy = ChunkingStrategy(**record.body["strategy"])
                 counts[space], size = await index(target, found.text or caption(record), strategy)
             if await self.library.vectors.count(target.collection, build) != counts[space]:
                 raise VectorsDown(f"the vector database does not have all vectors of {record.id}")
@@ -341,7 +341,7 @@ class Lease:
                 mine = self.record
                 there = (await self.library.documents.get(mine.kind, [mine.id])).get(mine.id)
                 if not there or there.status != mine.status or there.body["lease"] != mine.body["lease"]:
-                    raise Lost
+                    raise RecordChanged
                 self.record = there
             self.record = written
             return written
@@ -364,7 +364,7 @@ class Lease:
                     await self.write(lambda record: replace(record, due=time.time() + self.seconds))
                 except DocumentsDown:
                     continue
-                except Lost:
+                except RecordChanged:
                     lost = True
                     assert work
                     work.cancel()
@@ -375,7 +375,7 @@ class Lease:
             yield
         except asyncio.CancelledError:
             if lost:
-                raise Lost from None
+                raise RecordChanged from None
             raise
         finally:
             ended = True

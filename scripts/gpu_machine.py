@@ -162,7 +162,7 @@ class Round:
         }
 
 
-class Deployment(Protocol):
+class RunningRound(Protocol):
     """One way to run a `Round`; addresses are host:port or URLs."""
 
     round: Round
@@ -223,15 +223,15 @@ class InDocker:
         return short(self._compose(*words).strip().rpartition("\n")[2])
 
     def check(self, model_id: str) -> str:
-        """See `Deployment`."""
+        """See `RunningRound`."""
         return self._builder("check", model_id)
 
     def build(self, model_id: str) -> str:
-        """See `Deployment`."""
+        """See `RunningRound`."""
         return self._builder("engines", model_id)
 
     def up(self) -> None:
-        """See `Deployment`."""
+        """See `RunningRound`."""
         try:
             self._compose("up", "--build", "--detach", "--wait")
         except Failed as failed:
@@ -240,24 +240,24 @@ class InDocker:
             raise
 
     def down(self) -> None:
-        """See `Deployment`. Volumes go too: they hold the miniatures' engines only."""
+        """See `RunningRound`. Volumes go too: they hold the miniatures' engines only."""
         with suppress(Failed):
             self._compose("down", "--volumes", seconds=300)
 
     def urls(self) -> tuple[str, str]:
-        """See `Deployment`."""
+        """See `RunningRound`."""
         return f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{self.port + 1}"
 
     def address(self, index: int) -> tuple[str, str]:
-        """See `Deployment`. Every container has the same ports."""
+        """See `RunningRound`. Every container has the same ports."""
         return f"triton-{index}:8000", f"triton-{index}:8001"
 
     def engine(self, index: int) -> str:
-        """See `Deployment`."""
+        """See `RunningRound`."""
         return f"/engines/{self.round.models[index]}/{self.round.target}/engine"
 
     def client(self, script: str, arguments: Sequence[str]) -> str:
-        """See `Deployment`. The image lacks what NVIDIA's clients import: one made from it has that."""
+        """See `RunningRound`. The image lacks what NVIDIA's clients import: one made from it has that."""
         version = self.environment.get("CONCH_VERSION") or "0.2.0"
         server = f"SERVER=localhost/conch/server:{version}-{self.round.target}"
         build = ["build", "--quiet", "--file", "docker/clients.Dockerfile", "--build-arg", server, "."]
@@ -267,11 +267,11 @@ class InDocker:
         return run(["docker", "run", *options, image, script, *arguments], seconds=600)
 
     def kill(self, index: int) -> None:
-        """See `Deployment`."""
+        """See `RunningRound`."""
         self._compose("exec", "-T", f"triton-{index}", "python3", "-c", KILL)
 
     def log(self, index: int) -> str:
-        """See `Deployment`."""
+        """See `RunningRound`."""
         return self._compose("logs", "--no-color", "--tail", "60", f"triton-{index}")
 
 
@@ -301,15 +301,15 @@ class InProcesses:
         return short(run(words, environment=self.environment).strip().rpartition("\n")[2])
 
     def check(self, model_id: str) -> str:
-        """See `Deployment`."""
+        """See `RunningRound`."""
         return self._builder("check", model_id)
 
     def build(self, model_id: str) -> str:
-        """See `Deployment`."""
+        """See `RunningRound`."""
         return self._builder("engines", model_id)
 
     def up(self) -> None:
-        """See `Deployment`."""
+        """See `RunningRound`."""
         python = ROOT / ".venv/serve/bin/python"
         self.process = subprocess.Popen(
             [python if python.exists() else sys.executable, "-m", "ops.process_mode", "serve"],
@@ -334,25 +334,25 @@ class InProcesses:
             return False
 
     def down(self) -> None:
-        """See `Deployment`."""
+        """See `RunningRound`."""
         if self.process and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             self.process.wait(120)
 
     def urls(self) -> tuple[str, str]:
-        """See `Deployment`."""
+        """See `RunningRound`."""
         return f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{self.port - 80}"
 
     def address(self, index: int) -> tuple[str, str]:
-        """See `Deployment`. The ports of process mode."""
+        """See `RunningRound`. The ports of process mode."""
         return f"127.0.0.1:{self.port + 20 + index}", f"127.0.0.1:{self.port + 40 + index}"
 
     def engine(self, index: int) -> str:
-        """See `Deployment`."""
+        """See `RunningRound`."""
         return str(self.engines / self.round.models[index] / self.round.target / "engine")
 
     def client(self, script: str, arguments: Sequence[str]) -> str:
-        """See `Deployment`."""
+        """See `RunningRound`."""
         path = self.root / script.lstrip("/")
         if not path.is_file():
             raise Failed(f"{path.name} is not in this image ({script})", skipped=True)
@@ -360,12 +360,12 @@ class InProcesses:
         return run([python, path, *arguments], environment=self.environment, seconds=600)
 
     def kill(self, index: int) -> None:
-        """See `Deployment`."""
+        """See `RunningRound`."""
         deployment = json.loads((self.home / "deployment.json").read_text("utf-8"))
         socket = deployment["instances"][index]["http"].removesuffix(".http")
         run([sys.executable, "-c", KILL, f"{socket}.inner.http"])
 
     def log(self, index: int) -> str:
-        """See `Deployment`."""
+        """See `RunningRound`."""
         path = self.home / f"logs/triton-{index}.log"
         return path.read_text("utf-8", "replace")[-4000:] if path.is_file() else ""

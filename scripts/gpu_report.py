@@ -26,7 +26,7 @@ from typing import Any
 
 import httpx
 
-from .gpu_machine import ROOT, Deployment, Failed, InDocker, InProcesses, Round, machine, short
+from .gpu_machine import ROOT, Failed, InDocker, InProcesses, Round, RunningRound, machine, short
 
 SPEECH, TEXT, CHAT = "mini-whisper", ("mini-t5", "mini-bart", "mini-gpt2"), ("mini-llava", "mini-blip2")
 VECTORS = ("mini-clip", "all-minilm-l6-v2")
@@ -55,7 +55,7 @@ MOST = 1_000_000  # bytes of the file
 
 
 @dataclass
-class Report:
+class GpuReport:
     """Steps and how they ended, written after each step, so that an interrupted run leaves its results."""
 
     path: Path
@@ -115,7 +115,7 @@ def expected() -> dict[str, list[dict[str, Any]]]:
 
 
 @dataclass(frozen=True)
-class Server:
+class DeploymentClient:
     """Client for a running deployment's public listeners."""
 
     url: str
@@ -198,7 +198,7 @@ def cosine(one: list[float], other: list[float]) -> float:
     return sum(x * y for x, y in zip(one, other, strict=True)) / math.hypot(*one) / math.hypot(*other)
 
 
-def differences(server: Server, model_id: str) -> Iterator[str]:
+def differences(server: DeploymentClient, model_id: str) -> Iterator[str]:
     """Compare with the portable engine's answers; at most one line for each row."""
     for row in expected()[model_id]:
         if model_id == SPEECH:
@@ -219,7 +219,7 @@ def differences(server: Server, model_id: str) -> Iterator[str]:
             yield f"{name}: {found!r} instead of {wanted!r}"
 
 
-def compare(server: Server, model_id: str, say: Callable[[str], None]) -> None:
+def compare(server: DeploymentClient, model_id: str, say: Callable[[str], None]) -> None:
     """Compare every expected answer of one model."""
     rows, wrong = expected()[model_id], list(differences(server, model_id))
     say(f"{len(rows) - len(wrong)} of {len(rows)} as the portable engine")
@@ -229,7 +229,7 @@ def compare(server: Server, model_id: str, say: Callable[[str], None]) -> None:
         raise Failed("all log probabilities are 0: they are normalised among the likeliest token alone")
 
 
-def ask_once(server: Server, model_id: str) -> None:
+def ask_once(server: DeploymentClient, model_id: str) -> None:
     """Send the request that is measured."""
     row = expected()[model_id][0]
     if model_id == SPEECH:
@@ -242,7 +242,7 @@ def ask_once(server: Server, model_id: str) -> None:
         server.text(row, model_id)
 
 
-def measure(server: Server, model_id: str, say: Callable[[str], None]) -> None:
+def measure(server: DeploymentClient, model_id: str, say: Callable[[str], None]) -> None:
     """Send requests for SECONDS from so many clients; a recording lasts 10 s."""
     for clients in AT_ONCE:
         begun = time.monotonic()
@@ -263,7 +263,9 @@ def measure(server: Server, model_id: str, say: Callable[[str], None]) -> None:
         )
 
 
-def kill_one(deployment: Deployment, server: Server, index: int, say: Callable[[str], None]) -> None:
+def kill_one(
+    deployment: RunningRound, server: DeploymentClient, index: int, say: Callable[[str], None]
+) -> None:
     """Kill one of mini-whisper's two tritonservers under load: no request may be lost; it must return."""
     failed, done, stopping = list[str](), list[float](), [False]
 
@@ -296,7 +298,7 @@ def kill_one(deployment: Deployment, server: Server, index: int, say: Callable[[
         raise Failed("requests were lost", output="\n".join(failed[:20]))
 
 
-def _answers(server: Server, index: int) -> bool:
+def _answers(server: DeploymentClient, index: int) -> bool:
     try:
         return (
             httpx.get(
@@ -308,7 +310,7 @@ def _answers(server: Server, index: int) -> bool:
         return False
 
 
-def nvidias(deployment: Deployment) -> dict[str, list[str]]:
+def nvidias(deployment: RunningRound) -> dict[str, list[str]]:
     """Return NVIDIA's own clients and their arguments."""
     speech, text = (deployment.round.models.index(model_id) for model_id in (SPEECH, "mini-t5"))
     host, _, port = deployment.address(speech)[1].partition(":")
@@ -323,7 +325,7 @@ def nvidias(deployment: Deployment) -> dict[str, list[str]]:
     }
 
 
-def run_round(make: Callable[[Round], Deployment], served: Round, report: Report) -> None:
+def run_round(make: Callable[[Round], RunningRound], served: Round, report: GpuReport) -> None:
     """Build, start, compare, measure, kill and stop; models that cannot be built are left out."""
     title = served.target + (f" on {served.ranks} GPUs" if served.ranks > 1 else "")
     able = []
@@ -334,7 +336,7 @@ def run_round(make: Callable[[Round], Deployment], served: Round, report: Report
             able.append(model_id)
     served = replace(served, models=tuple(able), spare=served.spare and SPEECH in able)
     deployment = make(served)
-    server, started = Server(*deployment.urls()), False
+    server, started = DeploymentClient(*deployment.urls()), False
     try:
         with report.step(f"{title}, {', '.join(able)}: start"):
             if not able:
@@ -348,7 +350,9 @@ def run_round(make: Callable[[Round], Deployment], served: Round, report: Report
             deployment.down()
 
 
-def look(deployment: Deployment, server: Server, served: Round, title: str, report: Report) -> None:
+def look(
+    deployment: RunningRound, server: DeploymentClient, served: Round, title: str, report: GpuReport
+) -> None:
     """Run every step that needs ready servers."""
     for model_id in served.models:
         with report.step(f"{title}, {model_id}: answers") as say:
@@ -368,7 +372,9 @@ def look(deployment: Deployment, server: Server, served: Round, title: str, repo
             kill_one(deployment, server, len(served.models), say)
 
 
-def run_all(make: Callable[[Round], Deployment], report: Report, rounds: Sequence[Round] = ROUNDS) -> None:
+def run_all(
+    make: Callable[[Round], RunningRound], report: GpuReport, rounds: Sequence[Round] = ROUNDS
+) -> None:
     """Run every round in turn; a failed one does not end the next."""
     with report.step("machine") as say:
         for line in machine():
@@ -386,7 +392,7 @@ def record(url: str, kserve: str) -> None:
     """Record the portable engine's answers (`make serve`) as those expected of a GPU, for served models."""
     from tokenizers import Tokenizer
 
-    server, prompts = Server(url, kserve), expected()
+    server, prompts = DeploymentClient(url, kserve), expected()
     ready = httpx.get(f"{url}/health/ready", timeout=60, trust_env=False).json()["models"]
     for model_id in prompts.keys() & ready.keys():
         for row in prompts[model_id]:
@@ -438,7 +444,7 @@ def main() -> int:
     rounds = [one for one in ROUNDS if one.target in targets and set(one.models) & set(models)]
     if not rounds:
         parser.error("no deployment of these targets serves one of these models")
-    report, environment = Report(arguments.output.resolve()), dict(os.environ)
+    report, environment = GpuReport(arguments.output.resolve()), dict(os.environ)
     kind = InProcesses if arguments.processes else InDocker
     run_all(lambda served: kind(served, environment), report, rounds)
     print(f"gpu-report: {report.path}; attach it to an issue, even if every step passed")

@@ -29,7 +29,7 @@ LONG_FUNCTION = 45
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceFile:
     """One Python file of a checkout."""
 
     root: Path
@@ -103,10 +103,10 @@ def _at_import(node: ast.AST) -> Iterator[ast.AST]:
         yield from _at_import(child)
 
 
-def sources(root: Path = ROOT, rooms: tuple[str, ...] = ROOMS) -> list[Source]:
+def sources(root: Path = ROOT, rooms: tuple[str, ...] = ROOMS) -> list[SourceFile]:
     """Return the Python files of the rooms, scripts without a suffix included."""
     return [
-        Source(root, path)
+        SourceFile(root, path)
         for room in rooms
         for path in sorted((root / room).rglob("*"))
         if path.suffix == ".py" or (path.is_file() and not path.suffix and _is_script(path))
@@ -119,7 +119,7 @@ def _is_script(path: Path) -> bool:
     return first.startswith(b"#!") and b"python" in first
 
 
-def arrows(found: list[Source]) -> dict[tuple[str, str], list[str]]:
+def arrows(found: list[SourceFile]) -> dict[tuple[str, str], list[str]]:
     """Return, for each pair of rooms, `file:line module` of every import of the second by the first."""
     rooms = {source.room for source in found}
     between: dict[tuple[str, str], list[str]] = {}
@@ -134,7 +134,7 @@ def arrows(found: list[Source]) -> dict[tuple[str, str], list[str]]:
     return between
 
 
-def module_graph(found: list[Source]) -> dict[str, set[str]]:
+def module_graph(found: list[SourceFile]) -> dict[str, set[str]]:
     """Return, for each module, those that importing it imports."""
     known = {source.module for source in found}
     graph: dict[str, set[str]] = {}

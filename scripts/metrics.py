@@ -59,9 +59,9 @@ def _nginx() -> Iterable[Declared]:
 def declared() -> dict[str, list[Declared]]:
     """Return every metric by component."""
     return {
-        "gateway": list(_of(gateway.Metrics())),
-        "guard": [*_of(guard.Metrics(), "model"), *_triton()],
-        "engine": list(_of(engine.Metrics(), "model")),
+        "gateway": list(_of(gateway.GatewayMetrics())),
+        "guard": [*_of(guard.GuardMetrics(), "model"), *_triton()],
+        "engine": list(_of(engine.EngineMetrics(), "model")),
         "nginx": list(_nginx()),
     }
 

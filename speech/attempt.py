@@ -15,7 +15,7 @@ from conch.whisper import LOG_PROB_LIMIT, repeats, text_prefix
 
 from .model import Arrays, SpeechModel
 from .options import Options
-from .pauses import TIME, Piece, TimedWord, cut, pieces_of, words_of
+from .pauses import TIME, SpeechPiece, TimedWord, cut, pieces_of, words_of
 from .sounds import Flags, snapped, sounding
 from .transcript import Segment, Transcript, Word, joint_of
 from .tuning import TUNING
@@ -195,7 +195,7 @@ def _end_of(at: float, segments: Sequence[Span]) -> float:
 
 
 def _segments(
-    pieces: Iterable[Piece], window: Window, options: Options, temperature: float, no_speech: float
+    pieces: Iterable[SpeechPiece], window: Window, options: Options, temperature: float, no_speech: float
 ) -> Iterable[Segment]:
     for piece in pieces:
         begin, end = piece.span

@@ -25,7 +25,7 @@ TIME = re.compile(rb"<\|\d+\.\d\d\|>")
 
 
 @dataclass(frozen=True)
-class Piece:
+class SpeechPiece:
     """A segment from the façade: its times in seconds of the window, and its tokens, including timestamps,
     with their log probabilities and spellings where known.
     """
@@ -45,7 +45,7 @@ class TimedWord:
     span: Span
 
 
-Part = tuple[Piece, Sequence[TimedWord]]
+Part = tuple[SpeechPiece, Sequence[TimedWord]]
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Pause:
         return self.before + 2 * TUNING.voice_margin < word[0] < self.after - 2 * TUNING.voice_margin
 
 
-def pieces_of(result: Arrays) -> Iterator[Piece]:
+def pieces_of(result: Arrays) -> Iterator[SpeechPiece]:
     """Return the segments of the façade's answer."""
     spans = [(float(begin), float(end)) for begin, end in result["SEGMENT_TIMES"].reshape(-1, 2)]
     texts, sizes = result["SEGMENT_TEXTS"].ravel(), result["SEGMENT_SIZES"].ravel()
@@ -82,7 +82,7 @@ def pieces_of(result: Arrays) -> Iterator[Piece]:
     spelled = result["TOKEN_BYTES"].ravel().tolist() if "TOKEN_BYTES" in result else []
     for span, text, size in zip(spans, texts, sizes.tolist(), strict=True):
         own, at = slice(at, at + size), at + size
-        yield Piece(span, text.decode(), tuple(tokens[own]), tuple(log_probs[own]), tuple(spelled[own]))
+        yield SpeechPiece(span, text.decode(), tuple(tokens[own]), tuple(log_probs[own]), tuple(spelled[own]))
 
 
 def words_of(result: Arrays) -> list[TimedWord] | None:
@@ -97,13 +97,13 @@ def words_of(result: Arrays) -> list[TimedWord] | None:
 
 
 def cut(
-    pieces: Sequence[Piece],
+    pieces: Sequence[SpeechPiece],
     words: Sequence[TimedWord],
     window: Window,
     sounds: Sounds,
     *,
     in_order: bool = True,
-) -> tuple[list[Piece], list[TimedWord]]:
+) -> tuple[list[SpeechPiece], list[TimedWord]]:
     """Split the pieces at the window's pauses and at silences after sentences, and give each the times of its
     audio; the words then lie inside their parts. `words` are those of all pieces, in order. Without words, or
     without the tokens' spellings, nothing is split. `in_order`: words are in spoken order (those of a
@@ -127,7 +127,7 @@ def cut(
 
 
 def _begun(
-    piece: Piece, words: list[TimedWord], last: TimedWord | None, sounds: Sounds
+    piece: SpeechPiece, words: list[TimedWord], last: TimedWord | None, sounds: Sounds
 ) -> tuple[list[TimedWord], Span | None]:
     """Return a piece's words, with the first moved to the onset of the piece's speech where alignment is only
     slightly off, and the silence before that onset. Alignment starts a window's first word at the window's
@@ -165,7 +165,7 @@ def _onset(time: float, sounds: Sounds) -> Place | None:
     return min(found, key=lambda silence: abs(silence[1] - time * RATE / FRAME), default=None)
 
 
-def _timed_by_words(piece: Piece, words: Sequence[TimedWord], voice: Flags) -> Piece:
+def _timed_by_words(piece: SpeechPiece, words: Sequence[TimedWord], voice: Flags) -> SpeechPiece:
     """Return a piece with the times of its words where the model's timestamps disagree with them: in noise a
     model may write evenly spaced timestamps, seconds away from the audio.
     """
@@ -180,7 +180,7 @@ def _timed_by_words(piece: Piece, words: Sequence[TimedWord], voice: Flags) -> P
     return replace(piece, span=(begin, end) if begin < end else (words[0].span[0], words[-1].span[1]))
 
 
-def _at_pauses(piece: Piece, words: Sequence[TimedWord], pauses: Sequence[Pause]) -> Iterator[Part]:
+def _at_pauses(piece: SpeechPiece, words: Sequence[TimedWord], pauses: Sequence[Pause]) -> Iterator[Part]:
     places = _places(piece.text, words)
     for number, pause in enumerate(pauses, 1):
         count = next((i for i, word in enumerate(words) if pause.precedes(word.span)), 0)
@@ -195,7 +195,7 @@ def _at_pauses(piece: Piece, words: Sequence[TimedWord], pauses: Sequence[Pause]
     yield piece, words
 
 
-def _at_sentences(piece: Piece, words: Sequence[TimedWord], sounds: Sounds) -> Iterator[Part]:
+def _at_sentences(piece: SpeechPiece, words: Sequence[TimedWord], sounds: Sounds) -> Iterator[Part]:
     places = _places(piece.text, words)
     for i, (here, following) in enumerate(pairwise(places), 1):
         if ENDED.search(OPENS.sub("", piece.text[here[0] : following[0]])):
@@ -273,7 +273,7 @@ def _within(word: TimedWord, span: Span) -> TimedWord:
     return TimedWord(word.text, (begin, end))
 
 
-def _divided(piece: Piece, around: tuple[Place, Place], times: Span) -> tuple[Piece, Piece]:
+def _divided(piece: SpeechPiece, around: tuple[Place, Place], times: Span) -> tuple[SpeechPiece, SpeechPiece]:
     """Split a piece in two. `around`: positions of the words on either side; `times`: the end of one part and
     the start of the other.
     """
@@ -288,7 +288,7 @@ def _divided(piece: Piece, around: tuple[Place, Place], times: Span) -> tuple[Pi
     spans = ((piece.span[0], times[0]), (times[1], piece.span[1]))
     texts = (piece.text[:at].strip(), piece.text[at:].strip())
     earlier, later = (
-        Piece(span, text, piece.tokens[half], piece.log_probs[half], piece.spelled[half])
+        SpeechPiece(span, text, piece.tokens[half], piece.log_probs[half], piece.spelled[half])
         for span, text, half in zip(spans, texts, halves, strict=True)
     )
     return earlier, later

@@ -54,7 +54,7 @@ WORK = [
 
 
 @dataclasses.dataclass(frozen=True)
-class Cell:
+class GuardCell:
     """Medians over the rounds: requests per second, and median latency in microseconds."""
 
     model: str
@@ -181,7 +181,7 @@ def main() -> None:
                             )
                     for way, rows in runs.items():
                         throughput, p50 = (statistics.median(column) for column in zip(*rows, strict=True))
-                        cells.append(Cell(model, protocol, at_once, way, throughput, p50))
+                        cells.append(GuardCell(model, protocol, at_once, way, throughput, p50))
                         print(json.dumps(dataclasses.asdict(cells[-1])), flush=True)
     (ROOT / "docs/benchmarks/guard.json").write_text(
         json.dumps([dataclasses.asdict(cell) for cell in cells], indent=1) + "\n"

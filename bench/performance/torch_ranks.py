@@ -24,7 +24,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from conch.bundle import EngineFacts
-from serving.architectures.transformer import Model, Shape
+from serving.architectures.transformer import Shape, Transformer
 from serving.engine.runtime import Row
 from serving.engine.sampling import Sampling
 from serving.engine.torch import load
@@ -71,7 +71,7 @@ def make(folder: Path, shape: Shape) -> None:
         return own.repeat(times)[: tensor.numel()].view(tensor.shape).clone()
 
     with torch.device("meta"):
-        state = Model(shape).state_dict()
+        state = Transformer(shape).state_dict()
     save_file({name: filled(name, tensor) for name, tensor in state.items()}, folder / WEIGHTS)
     shape.save(folder)
     EngineFacts(shape.family, POSITIONS, shape.vocabulary, 0).save(folder)

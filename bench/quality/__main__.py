@@ -30,7 +30,7 @@ from speech.transcript import Transcript
 from speech.vad import TurnDetection
 from speech.windows import Window
 
-from .direct import Direct, Listener
+from .direct import Direct, DirectListener
 from .exact import exact_bundle
 from .peer import peer_folder
 from .recordings import (
@@ -140,7 +140,7 @@ def long_recordings(
                 theirs[kind, mode] += found
         for mode, options in MODES.items():
             started, direct.asked = time.process_time(), 0
-            text = text_of(mode, Listener(direct).hear(recording.wave, options, PauseCutter()))
+            text = text_of(mode, DirectListener(direct).hear(recording.wave, options, PauseCutter()))
             found, gone = score(recording.text, text), lost([one.text for one in recording.utterances], text)
             report.line(
                 f"  conch {mode:23} {found}  {time.process_time() - started:6.1f} CPU s  {direct.asked} "
@@ -168,7 +168,7 @@ def pairs(report: Report, direct: Direct, said: list[Utterance], count: int = 42
     gone, offsets = 0, []
     for seed in range(count):
         recording = join([short[i] for i in rng.choice(len(short), 2, replace=False)], (2, 2), seed)
-        found = Listener(direct).hear(recording.wave, MODES["words"], PauseCutter())
+        found = DirectListener(direct).hear(recording.wave, MODES["words"], PauseCutter())
         texts = [text_of(mode, found) for mode in ("json", "verbose_json", "words")]
         gone += any(lost([one.text for one in recording.utterances], text) for text in texts)
         offsets += [
@@ -191,7 +191,7 @@ def hour(report: Report, direct: Direct, said: list[Utterance], seconds: float =
         parts += rng.sample(said, len(said))
     recording = join(parts, (0.2, 3), 8)
     started, direct.asked = time.process_time(), 0
-    found = Listener(direct).hear(recording.wave, MODES["words"], PauseCutter())
+    found = DirectListener(direct).hear(recording.wave, MODES["words"], PauseCutter())
     rate, gone = score(recording.text, found.text), lost([one.text for one in parts], found.text)
     report.line(
         f"\none file of {len(recording.wave) / 16_000:.0f} s: {rate}, {time.process_time() - started:.0f} "
@@ -214,7 +214,7 @@ def nothing_said(report: Report, direct: Direct) -> None:
     a clip of speech.
     """
     started = time.process_time()
-    Listener(direct).hear(jfk().wave, PLAIN, PauseCutter())
+    DirectListener(direct).hear(jfk().wave, PLAIN, PauseCutter())
     speech = time.process_time() - started
     sounds = {
         "silence": np.zeros(400_000),
@@ -226,7 +226,9 @@ def nothing_said(report: Report, direct: Direct) -> None:
     for name, wave in sounds.items():
         direct.asked, started = 0, time.process_time()
         text = (
-            Listener(direct).hear(wave.astype(np.float32), replace(PLAIN, language=None), PauseCutter()).text
+            DirectListener(direct)
+            .hear(wave.astype(np.float32), replace(PLAIN, language=None), PauseCutter())
+            .text
         )
         spent = time.process_time() - started
         report.line(f"{name}: {text!r}, {direct.asked} requests, {spent:.2f} CPU s; jfk.flac {speech:.2f}")
@@ -246,7 +248,7 @@ def live(report: Report, direct: Direct) -> None:
         turns = [turn for turn in found if turn.speech]
         for turn in turns:
             started = time.monotonic()
-            texts.append(Listener(direct).hear(turn.wave, PLAIN, TurnOver(turn)).text)
+            texts.append(DirectListener(direct).hear(turn.wave, PLAIN, TurnOver(turn)).text)
             spent.append(time.monotonic() - started)
         rate = score(whole.text, " ".join(texts))
         report.line(
@@ -281,7 +283,7 @@ def precisions(report: Report, bundle: Path, exact: Path, said: list[Utterance])
         direct = Direct(folder, precision)
         for mode in modes:
             found = score(
-                recording.text, Listener(direct).hear(recording.wave, MODES[mode], PauseCutter()).text
+                recording.text, DirectListener(direct).hear(recording.wave, MODES[mode], PauseCutter()).text
             )
             rates[precision, mode] = found.rate
             report.line(f"{'weights in 32 bits' if precision else 'as served'}, {mode}: {found}")
@@ -320,7 +322,7 @@ def word_times(report: Report, bundle: Path, weights: Path, said: list[Utterance
     heads = json.loads((weights / "generation_config.json").read_text("utf-8"))["alignment_heads"]
     theirs = openai_words(openai_model(weights, heads), recording.wave)
     direct = Direct(bundle)
-    ours = Listener(direct).hear(recording.wave, MODES["words"], PauseCutter()).words
+    ours = DirectListener(direct).hear(recording.wave, MODES["words"], PauseCutter()).words
     direct.close()
     off = np.array(list(apart(ours, theirs)))
     report.line(
@@ -378,7 +380,7 @@ def main() -> int:
     if "words" in wanted:
         word_times(report, bundle, layout, said)
     direct = Direct(bundle)
-    heard = Listener(direct).hear(jfk().wave, PLAIN, PauseCutter()).text
+    heard = DirectListener(direct).hear(jfk().wave, PLAIN, PauseCutter()).text
     report.line(f"{given.model_id}, {direct.graphs.precision}; jfk.flac: {heard}")
     if "silence" in wanted:
         nothing_said(report, direct)

@@ -82,7 +82,7 @@ class Direct:
 
 
 @dataclass
-class Listener:
+class DirectListener:
     """Transcribes recordings as the gateway does."""
 
     direct: Direct

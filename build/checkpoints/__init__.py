@@ -19,7 +19,7 @@ import torch
 
 from conch.bundle import EngineFacts
 from serving.architectures import pictures
-from serving.architectures.transformer import Model, Shape
+from serving.architectures.transformer import Shape, Transformer
 
 from ..pictures import Unsupported
 
@@ -31,7 +31,7 @@ def family(name: str) -> Any:
     return import_module(f"{__name__}.{name}")
 
 
-def load(name: str, weights: str, seed: int = 0) -> tuple[Any, Model]:
+def load(name: str, weights: str, seed: int = 0) -> tuple[Any, Transformer]:
     """Load transformers' model and ours with the same weights in float32, from a folder in Hugging Face
     layout or from random:<architecture>.
     """
@@ -39,7 +39,7 @@ def load(name: str, weights: str, seed: int = 0) -> tuple[Any, Model]:
     torch.manual_seed(seed)
     theirs = its.random_model(random) if random else complete(its.ARCHITECTURE, kind)
     theirs.eval()
-    ours = Model(its.shape(theirs))
+    ours = Transformer(its.shape(theirs))
     ours.load_state_dict(its.weights(theirs))
     return theirs, ours.eval()
 

@@ -8,7 +8,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from serving.architectures.bert import Embedder
+from serving.architectures.bert import TextEmbedder
 from serving.architectures.clip import Clip
 from serving.architectures.speakers import Speakers
 
@@ -16,10 +16,10 @@ from ..pictures import cropped
 from . import clip, minilm, speakers
 from .arguments import copy_tokenizer
 
-Network = Embedder | Clip | Speakers
+Network = TextEmbedder | Clip | Speakers
 
 
-def _minilm(weights: Path, output: Path, longest: int) -> Embedder:
+def _minilm(weights: Path, output: Path, longest: int) -> TextEmbedder:
     theirs, ours = minilm.load(weights)
     minilm.facts(theirs, weights, longest).save(output)
     return ours

@@ -12,7 +12,7 @@ import torch
 from transformers import BertModel
 
 from conch.bundle import EngineFacts
-from serving.architectures.bert import Embedder, Shape
+from serving.architectures.bert import Shape, TextEmbedder
 
 from . import renamed
 
@@ -33,18 +33,18 @@ UNUSED = ("pooler.", "embeddings.position_ids")
 FIRST_TOKEN, MEAN = "pooling_mode_cls_token", "pooling_mode_mean_tokens"
 
 
-class Unsupported(ValueError):
+class UnsupportedCheckpoint(ValueError):
     """A checkpoint that this family cannot read; the message says which part."""
 
 
-def load(folder: Path) -> tuple[Any, Embedder]:
+def load(folder: Path) -> tuple[Any, TextEmbedder]:
     """Load transformers' model and ours with the same weights in float32.
 
     Raises:
         Unsupported: another architecture, or another way of pooling.
     """
     theirs = BertModel.from_pretrained(folder, dtype=torch.float32, add_pooling_layer=False).eval()
-    ours = Embedder(shape(theirs.config, folder))
+    ours = TextEmbedder(shape(theirs.config, folder))
     ours.load_state_dict(weights(theirs))
     return theirs, ours.eval()
 
@@ -57,20 +57,20 @@ def shape(config: Any, folder: Path) -> Shape:
     """
     kinds = (config.model_type, config.hidden_act, getattr(config, "position_embedding_type", "absolute"))
     if kinds != ("bert", "gelu", "absolute"):
-        raise Unsupported(
+        raise UnsupportedCheckpoint(
             f"{folder}/config.json: model type, activation and positions are {', '.join(map(str, kinds))}; "
             "this family has bert, gelu, absolute"
         )
     pooling = _read(folder / "1_Pooling" / "config.json")
     modes = [name for name, used in pooling.items() if name.startswith("pooling_mode_") and used is True]
     if modes not in ([FIRST_TOKEN], [MEAN]):
-        raise Unsupported(
+        raise UnsupportedCheckpoint(
             f"{folder}/1_Pooling/config.json asks for {', '.join(modes) or 'nothing'}; this family has "
             f"{FIRST_TOKEN} or {MEAN}"
         )
     steps = [str(row["type"]).rsplit(".", 1)[-1] for row in _read(folder / "modules.json")]
     if steps not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        raise Unsupported(
+        raise UnsupportedCheckpoint(
             f"{folder}/modules.json has the modules {', '.join(steps)}; this family has Transformer, Pooling "
             "and, perhaps, Normalize"
         )

@@ -52,7 +52,7 @@ TURN = 16  # blocks: a minute of sound, 0.05 s of work, after which other record
 
 
 @dataclass
-class Recording:
+class UploadedRecording:
     """An uploaded file that is being cut into windows. `seconds` is its length so far, complete after the
     last window; `damage` is what ends its audio early.
     """
@@ -111,7 +111,7 @@ class TranscriptionRun:
 
     services: Services
     pool: Pool
-    recording: Recording
+    recording: UploadedRecording
     chosen: Options
     request_id: str
     diarizer: Diarizer | None = None
@@ -220,7 +220,7 @@ async def _begin(
     if wanted and "word_timestamps" in pool.capabilities:
         chosen = replace(chosen, words=True)
     stack.enter_context(services.recordings.place(pool))
-    recording = Recording(
+    recording = UploadedRecording(
         Path(upload.path), TurnCutter(cut) if cut else PauseCutter(), services.settings, form.audio_track
     )
     # Unlike the client's own id it is never seen twice: under it the work can be stopped.

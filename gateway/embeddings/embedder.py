@@ -27,7 +27,7 @@ OUTPUTS = ["embedding", "input_length"]
 
 
 @dataclass(frozen=True)
-class Vectors:
+class EmbeddingRows:
     """Float32 [inputs, dimensions], the number of tokens read, and int64 [inputs], each input's tokens: 0 for
     a picture.
     """
@@ -77,7 +77,7 @@ def tensors(items: Sequence[Item]) -> dict[str, NDArray[Any]]:
 
 
 @dataclass
-class Embedding:
+class EmbeddingRequest:
     """One request's inputs in progress; `lengths` stay 0 for pictures."""
 
     triton: Triton
@@ -119,7 +119,7 @@ class Embedding:
 
 async def embed(
     triton: Triton, pool: Pool, items: Sequence[Item], request_id: str, *, truncate: bool
-) -> Vectors:
+) -> EmbeddingRows:
     """Return the vectors of all inputs.
 
     Raises:
@@ -128,7 +128,7 @@ async def embed(
     """
     values = np.empty((len(items), pool.dimensions), np.float32)
     lengths = np.zeros(len(items), np.int64)
-    work = Embedding(triton, pool, items, values, lengths)
+    work = EmbeddingRequest(triton, pool, items, values, lengths)
     at_once = asyncio.Semaphore(AT_ONCE * len(pool.instances))
 
     async def run(n: int, numbers: list[int]) -> None:
@@ -144,4 +144,4 @@ async def embed(
     if not truncate and lengths.max() > pool.positions:
         number = int(np.flatnonzero(lengths > pool.positions)[0])
         raise too_long(number, int(lengths[number]), pool)
-    return Vectors(values, int(np.minimum(lengths, pool.positions).sum()), lengths)
+    return EmbeddingRows(values, int(np.minimum(lengths, pool.positions).sum()), lengths)

@@ -6,10 +6,10 @@ import base64
 
 import orjson
 
-from .embedder import Vectors
+from .embedder import EmbeddingRows
 
 
-def body(model: str, vectors: Vectors, encoding_format: str) -> bytes:
+def body(model: str, vectors: EmbeddingRows, encoding_format: str) -> bytes:
     """Return JSON; base64 is of little-endian float32, like OpenAI's."""
     rows = list(vectors.values.astype("<f4"))
     coded = [base64.b64encode(row).decode() for row in rows] if encoding_format == "base64" else rows

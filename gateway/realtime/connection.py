@@ -33,7 +33,7 @@ def parsed(text: str) -> dict[str, Any]:
     return {"type": "not a JSON object"}
 
 
-class Connection:
+class LiveConnection:
     """One WebSocket, closed after `idle_seconds` without a message."""
 
     def __init__(self, socket: WebSocket, idle_seconds: float) -> None:

@@ -22,10 +22,10 @@ from speech.windows import Window
 from ..audio.languages import check_languages
 from ..audio.schema import spoken as languages_of
 from ..services import Services
-from .connection import Connection, parsed
+from .connection import LiveConnection, parsed
 from .pcm import SoundDecoder
 from .session import PATH, Session, Transcription, of_beta
-from .words import Item, Wanted, Words
+from .words import Item, TurnWords, WantedTranscript
 
 Floats = NDArray[np.float32]
 
@@ -71,15 +71,15 @@ class Uncommitted:
         return np.concatenate([*self.spoken, *self.silent, np.zeros(0, np.float32)])
 
 
-class Listener:
+class LiveListener:
     """One session: events in, events out."""
 
     def __init__(
-        self, connection: Connection, services: Services, pool: Pool, session: Session | None = None
+        self, connection: LiveConnection, services: Services, pool: Pool, session: Session | None = None
     ) -> None:
         self.connection, self.services, self.pool = connection, services, pool
         self.session = session or Session()
-        self.words = Words(connection, services.transcriber)
+        self.words = TurnWords(connection, services.transcriber)
         self.events: asyncio.Queue[dict[str, Any]] = asyncio.Queue(WAITING)
         self.previous: str | None = None
         self.received_samples = 0  # samples since the session began
@@ -101,10 +101,10 @@ class Listener:
         self.item = Item()
 
     @property
-    def wanted(self) -> Wanted:
+    def wanted(self) -> WantedTranscript:
         """Return what the session requests now."""
         session = self.session
-        return Wanted(self.pool, session.audio.input.transcription, log_probs=bool(session.include))
+        return WantedTranscript(self.pool, session.audio.input.transcription, log_probs=bool(session.include))
 
     async def run(self) -> None:
         """Run until the client disconnects. Reading stops while `events` is full: the back-pressure."""

@@ -16,8 +16,8 @@ from conch.errors import ApiError
 from ..errors import error_response
 from ..keys import carried, check_key
 from ..services import ServicesDep
-from .connection import Connection
-from .listener import Listener
+from .connection import LiveConnection
+from .listener import LiveListener
 from .secrets import session_of
 
 router = APIRouter()
@@ -56,8 +56,8 @@ async def realtime(socket: WebSocket, services: ServicesDep) -> None:
         socket.state.model = pool.model_id
         with services.sessions():
             await socket.accept("realtime" if "realtime" in socket.scope.get("subprotocols", ()) else None)
-            await Listener(
-                Connection(socket, services.settings.realtime_idle_seconds), services, pool, session
+            await LiveListener(
+                LiveConnection(socket, services.settings.realtime_idle_seconds), services, pool, session
             ).run()
     except ApiError as error:
         await socket.send_denial_response(error_response(error))

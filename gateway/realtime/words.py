@@ -25,7 +25,7 @@ from speech.windows import Window
 
 from ..audio.responses import languages, seconds_used, token_log_probs
 from ..audio.schema import prompted, spoken
-from .connection import Connection
+from .connection import LiveConnection
 from .session import DELAYS, Transcription
 
 BACK_OFF = 2.0  # a look that took long is followed by so many times as much new sound
@@ -47,7 +47,7 @@ def agreed(before: str, now: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedTranscript:
     """The pool and options of a session."""
 
     pool: Pool
@@ -110,16 +110,16 @@ class Item:
             look.cancel()
 
 
-class Words:
+class TurnWords:
     """Requests transcripts and sends their words."""
 
-    def __init__(self, connection: Connection, transcriber: Transcriber) -> None:
+    def __init__(self, connection: LiveConnection, transcriber: Transcriber) -> None:
         self.connection, self.transcriber = connection, transcriber
         self.finals: asyncio.Queue[asyncio.Task[tuple[str, dict[str, Any]]]] = asyncio.Queue()
         self.room = asyncio.Semaphore(FINALS)
         self.requests = 0
 
-    def look(self, item: Item, wave: NDArray[np.float32], wanted: Wanted) -> None:
+    def look(self, item: Item, wave: NDArray[np.float32], wanted: WantedTranscript) -> None:
         """Start another partial transcription of an unfinished turn, float32 [samples]; none while a finished
         one is waiting, here or in another session.
         """
@@ -128,7 +128,7 @@ class Words:
         item.looked_at = len(wave)
         item.looks = [asyncio.create_task(self._partial(item, wave, wanted))]
 
-    def settle(self, item: Item, window: Window, wanted: Wanted) -> None:
+    def settle(self, item: Item, window: Window, wanted: WantedTranscript) -> None:
         """Send the final words of a stretch between two pauses of a continuing turn; partial transcriptions
         go on after it.
         """
@@ -136,7 +136,7 @@ class Words:
         item.looks = [look for look in item.looks if not look.done()]
         item.looks.append(asyncio.create_task(self._settled(item, window, wanted, item.looks[-1:])))
 
-    async def finish(self, item: Item, windows: Sequence[Window], wanted: Wanted) -> None:
+    async def finish(self, item: Item, windows: Sequence[Window], wanted: WantedTranscript) -> None:
         """Request the transcript of a finished turn; with FINALS of them in progress this waits."""
         await self.room.acquire()
         self.finals.put_nowait(asyncio.create_task(self._final(item, windows, wanted)))
@@ -152,7 +152,7 @@ class Words:
         """Discard what will not be sent any more."""
         return [self.finals.get_nowait() for _ in range(self.finals.qsize())]
 
-    async def _partial(self, item: Item, wave: NDArray[np.float32], wanted: Wanted) -> None:
+    async def _partial(self, item: Item, wave: NDArray[np.float32], wanted: WantedTranscript) -> None:
         """Send what this partial transcription and the one before agree on."""
         began = time.monotonic()
         with suppress(ApiError):  # the final words will come, or say why not
@@ -164,7 +164,7 @@ class Words:
         item.took = time.monotonic() - began
 
     async def _settled(
-        self, item: Item, window: Window, wanted: Wanted, before: list[asyncio.Task[None]]
+        self, item: Item, window: Window, wanted: WantedTranscript, before: list[asyncio.Task[None]]
     ) -> None:
         if before:
             await asyncio.wait(before)
@@ -183,7 +183,7 @@ class Words:
         await self.connection.send(f"{EVENT}.delta", item_id=item.id, content_index=0, delta=fresh)
 
     async def _final(
-        self, item: Item, windows: Sequence[Window], wanted: Wanted
+        self, item: Item, windows: Sequence[Window], wanted: WantedTranscript
     ) -> tuple[str, dict[str, Any]]:
         try:
             with self.transcriber.hurry():
@@ -204,7 +204,9 @@ class Words:
             **({"logprobs": token_log_probs(transcript)} if wanted.log_probs else {}),
         }
 
-    async def _transcribe(self, windows: Sequence[Window], wanted: Wanted, *, draft: bool) -> Transcript:
+    async def _transcribe(
+        self, windows: Sequence[Window], wanted: WantedTranscript, *, draft: bool
+    ) -> Transcript:
         self.requests += 1
 
         async def source() -> AsyncIterator[Window]:

@@ -8,12 +8,12 @@ from conch.errors import refused
 from conch.pictures import Picture
 from retrieval.library import Item, Library
 
-from ..metrics import Metrics
+from ..metrics import GatewayMetrics
 from .schema import LONGEST_QUERY, SearchRequest
 
 
 @dataclass(frozen=True)
-class Answer:
+class ChainAnswer:
     """The model and its answer."""
 
     model: str
@@ -21,8 +21,8 @@ class Answer:
 
 
 async def asked(
-    library: Library, form: SearchRequest, metrics: Metrics, request_id: str
-) -> tuple[list[Item], Answer | None]:
+    library: Library, form: SearchRequest, metrics: GatewayMetrics, request_id: str
+) -> tuple[list[Item], ChainAnswer | None]:
     """Return a request's queries: its own, or the answer to its question, which is counted.
 
     Raises:
@@ -47,4 +47,4 @@ async def asked(
         made = await library.answerers[model].answer(picture, form.question, request_id)
         if not (text := made.strip()[:LONGEST_QUERY]):
             raise refused("question", "got an empty answer from the model; rephrase it")
-    return [text], Answer(model, text)
+    return [text], ChainAnswer(model, text)

@@ -16,7 +16,7 @@ DEEPEST = 8
 MOST = 64  # filters in one compound, and values in one list times four
 
 
-class Comparison(BaseModel):
+class ComparisonFilter(BaseModel):
     """Compares one attribute with a value, or (`in`, `nin`) with several."""
 
     model_config = ConfigDict(extra="forbid")
@@ -26,7 +26,7 @@ class Comparison(BaseModel):
     value: Value | Annotated[list[Value], Field(max_length=4 * MOST)]
 
     @model_validator(mode="after")
-    def _fits(self) -> Comparison:
+    def _fits(self) -> ComparisonFilter:
         if (self.type in ("in", "nin")) != isinstance(self.value, list):
             wanted = "a list" if self.type in ("in", "nin") else "one value"
             raise ValueError(f"{self.type!r} compares with {wanted}")
@@ -57,7 +57,7 @@ class Compound(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     type: Literal["and", "or"]
-    filters: list[Comparison | Compound] = Field(min_length=1, max_length=MOST)
+    filters: list[ComparisonFilter | Compound] = Field(min_length=1, max_length=MOST)
 
     @model_validator(mode="before")
     @classmethod
@@ -73,7 +73,7 @@ class Compound(BaseModel):
         return all(found) if self.type == "and" else any(found)
 
 
-Filter = Comparison | Compound
+Filter = ComparisonFilter | Compound
 
 
 def depth(data: Any, limit: int = DEEPEST + 1) -> int:

@@ -10,14 +10,14 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from conch.errors import ApiError, refused
-from retrieval.chunking import Strategy
+from retrieval.chunking import ChunkingStrategy
 from retrieval.library import Item
 
 from ..embeddings.schema import Part, content
 from ..fields import Fields, Text
 from ..text.schema import TextPart
 from ..vision.parts import ImagePart
-from .filters import Comparison, Compound, Value
+from .filters import ComparisonFilter, Compound, Value
 
 PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
 MOST_FILES = 2000  # of one batch
@@ -64,9 +64,9 @@ class StaticChunking(Fields):
     static: Static
 
     @property
-    def strategy(self) -> Strategy:
+    def strategy(self) -> ChunkingStrategy:
         """Return the worker's chunking strategy."""
-        return Strategy(self.static.max_chunk_size_tokens, self.static.chunk_overlap_tokens)
+        return ChunkingStrategy(self.static.max_chunk_size_tokens, self.static.chunk_overlap_tokens)
 
 
 class AutoChunking(Fields):
@@ -75,9 +75,9 @@ class AutoChunking(Fields):
     type: Literal["auto"]
 
     @property
-    def strategy(self) -> Strategy:
+    def strategy(self) -> ChunkingStrategy:
         """Return the worker's chunking strategy."""
-        return Strategy()
+        return ChunkingStrategy()
 
 
 Chunking = Annotated[AutoChunking | StaticChunking, Field(discriminator="type")]
@@ -183,7 +183,7 @@ class SearchRequest(Fields):
     )
     question: Annotated[Text, Field(min_length=1, max_length=LONGEST_QUERY)] | None = None
     model: Id | None = None
-    filters: Comparison | Compound | None = None
+    filters: ComparisonFilter | Compound | None = None
     max_num_results: int = Field(10, ge=1, le=50, strict=True)
     ranking_options: Ranking = Ranking()
     rewrite_query: bool = False

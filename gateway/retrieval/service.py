@@ -19,7 +19,7 @@ from retrieval.documents import open_documents
 from retrieval.library import Item, Library
 from retrieval.maintenance import sweeping
 from retrieval.vectors import open_vectors
-from retrieval.worker import Limits, Worker, stopped
+from retrieval.worker import Worker, WorkerLimits, stopped
 
 from ..admission import Admission
 from ..embeddings.embedder import embed, places
@@ -122,5 +122,5 @@ def open_retrieval(
 ) -> Retrieval | None:
     """Make the retrieval of a deployment, not yet running; None where it is off."""
     library = open_library(settings, pools, triton, embeddings, generations)
-    limits = Limits(settings.extract_seconds, settings.max_pictures_bytes)
+    limits = WorkerLimits(settings.extract_seconds, settings.max_pictures_bytes)
     return Retrieval(library, Worker(library, limits)) if library else None

@@ -25,11 +25,11 @@ from retrieval.library import (
     store_of,
     with_body,
 )
-from retrieval.search import Request as Search
+from retrieval.search import SearchRequest
 from retrieval.search import search
 
 from ..disconnect import cancel_on_disconnect
-from ..metrics import Metrics
+from ..metrics import GatewayMetrics
 from ..services import ServicesDep
 from . import responses
 from .chain import asked
@@ -157,7 +157,7 @@ async def search_store(
 
 
 async def _searched(
-    library: Library, store: Record, form: SearchRequest, metrics: Metrics, request_id: str
+    library: Library, store: Record, form: SearchRequest, metrics: GatewayMetrics, request_id: str
 ) -> dict[str, Any]:
     queries, answer = await asked(library, form, metrics, request_id)
     options = form.ranking_options

@@ -63,7 +63,7 @@ class ChatTemplate:
     short_ids: bool
 
 
-class Generation(Extension):
+class GenerationTag(Extension):
     """transformers' tag around an assistant's text, which only training needs."""
 
     tags = {"generation"}  # noqa: RUF012  # as Jinja has it
@@ -78,7 +78,7 @@ class Generation(Extension):
 def _parsed(text: str) -> ChatTemplate:
     """Parse a template with what transformers' templates may use."""
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", GenerationTag]
     )
     environment.filters["tojson"] = _json
     environment.globals |= {

@@ -38,7 +38,7 @@ class TextDelta:
 
 
 @dataclass
-class StopFilter:
+class StopSequenceFilter:
     """Ends text before a stop sequence: a possible start of one is held back."""
 
     stops: Sequence[str]
@@ -97,7 +97,7 @@ def _piece(pool: Pool, question: GenerationCall, result: Arrays, i: int, text: s
             else [()] * count
         )
         tokens = tuple(Token(_text(names[n]), float(probs[n]), tops[n]) for n in range(count))
-    ending = StopFilter(question.stops)
+    ending = StopSequenceFilter(question.stops)
     shown = ending.add(text, last=True)
     read = int(result["num_input_tokens"].item())
     cut = count >= _room(pool, question, read) and not ending.stopped
@@ -141,7 +141,7 @@ async def stream(
         ApiError: see Triton.stream.
     """
     fields = {**question.fields, "stream": True}
-    ending, read, written = StopFilter(question.stops), 0, 0
+    ending, read, written = StopSequenceFilter(question.stops), 0, 0
     held, ahead = (
         list[Token](),
         0,

@@ -28,7 +28,7 @@ from conch.deployment import Deployment, Instance
 
 from .http_client import HttpClient
 from .journal import Journal
-from .metrics import Metrics
+from .metrics import GuardMetrics
 from .operate import Operator
 from .proxy.contracts import Contracts
 from .proxy.grpc_front import GrpcFront, connect, options
@@ -36,7 +36,7 @@ from .proxy.http_front import HttpFront
 from .proxy.http_server import Connection
 from .proxy.relay import Relay
 from .proxy.service import Service
-from .supervise.bundle import Refused, check_bundle, planned
+from .supervise.bundle import BundleRefused, check_bundle, planned
 from .supervise.failures import Failures
 from .supervise.keeper import Keeper
 from .supervise.server import Server, TritonAddresses, measures, writable
@@ -88,9 +88,36 @@ async def serve(
     """
     if instance.cpus:
         os.sched_setaffinity(0, instance.cpus)
+    keeper, addresses = _keeper(plan, instance, home, sign)
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, keeper.stop_asked.set)
+    loop.add_signal_handler(signal.SIGHUP, keeper.restart_asked.set)
+    grpc_server = grpc.aio.server(options=options(MAX_BODY))
+    operator = Operator(keeper, plan.inner_key, addresses.metrics)
+    service = Service(keeper.relay, Contracts(), keeper.answered)
+    front = HttpFront(service, operator)
+    grpc_server.add_generic_rpc_handlers((GrpcFront(service),))
+    grpc_server.add_insecure_port(listens(instance.grpc, listen))
+    await grpc_server.start()
+    keeper.close_listeners = lambda: close([instance.http, instance.grpc])
+    open_now = set[Connection]()
+    http_server = await loop.create_server(
+        lambda: Connection(front, MAX_BODY, open_now), sock=listener(listens(instance.http, listen))
+    )
+    status = await keeper.run()
+    http_server.close()
+    await asyncio.gather(grpc_server.stop(HANDED_ON), finish(open_now, HANDED_ON))
+    return status
+
+
+def _keeper(
+    plan: Deployment, instance: Instance, home: Path, sign: Path | None
+) -> tuple[Keeper, TritonAddresses]:
+    """Make the supervision of an instance's server; return with it where that listens."""
     others = [plan.instances[i] for i in plan.pool(instance.model_id).instances if i != instance.index]
     peers = [Peer(HttpClient(other.http), connect(other.grpc)) for other in others]
-    metrics = Metrics(instance.model_id, measures(home, instance.index))
+    metrics = GuardMetrics(instance.model_id, measures(home, instance.index))
     relay = Relay(peers, metrics)
     own = instance.http.startswith("unix:")
     addresses = (
@@ -107,27 +134,7 @@ async def serve(
         return Server(instance, home, addresses, manifest.serving, lost)
 
     kept = Failures(writable(home) / f"failures-{instance.index}.json")
-    keeper = Keeper(relay, check, make, connect, sign, Journal(instance.name), kept)
-    loop = asyncio.get_running_loop()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, keeper.stop_asked.set)
-    loop.add_signal_handler(signal.SIGHUP, keeper.restart_asked.set)
-    grpc_server = grpc.aio.server(options=options(MAX_BODY))
-    operator = Operator(keeper, plan.inner_key, addresses.metrics)
-    service = Service(relay, Contracts(), keeper.answered)
-    front = HttpFront(service, operator)
-    grpc_server.add_generic_rpc_handlers((GrpcFront(service),))
-    grpc_server.add_insecure_port(listens(instance.grpc, listen))
-    await grpc_server.start()
-    keeper.close_listeners = lambda: close([instance.http, instance.grpc])
-    open_now = set[Connection]()
-    http_server = await loop.create_server(
-        lambda: Connection(front, MAX_BODY, open_now), sock=listener(listens(instance.http, listen))
-    )
-    status = await keeper.run()
-    http_server.close()
-    await asyncio.gather(grpc_server.stop(HANDED_ON), finish(open_now, HANDED_ON))
-    return status
+    return Keeper(relay, check, make, connect, sign, Journal(instance.name), kept), addresses
 
 
 async def finish(connections: set[Connection], seconds: float) -> None:
@@ -166,7 +173,7 @@ def main() -> int:
         plan = Deployment.load(arguments.deployment)
         instance = planned(plan, arguments.instance)
         return uvloop.run(serve(plan, instance, arguments.state_dir, arguments.listen, arguments.ready_file))
-    except (Refused, Malformed) as error:
+    except (BundleRefused, Malformed) as error:
         print(f"guard: {error}", file=sys.stderr)
         return 2
 

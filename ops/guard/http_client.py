@@ -31,12 +31,12 @@ class Lost(Exception):
         self.begun, self.sent, self.fresh = begun, sent, fresh
 
 
-class Answer:
+class HttpResponse:
     """The answer to one request, as it arrives. It outlives its connection, which may already be used for the
     next request.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
         self.status, self.headers = 0, list[tuple[str, str]]()
         self.head: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -100,14 +100,14 @@ class Answer:
         return b"".join([chunk async for chunk in self.chunks()])
 
 
-class Connection(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """One connection, which carries one request at a time."""
 
     transport: asyncio.Transport
 
     def __init__(self, client: HttpClient) -> None:
         self.client = client
-        self.answer: Answer | None = None
+        self.answer: HttpResponse | None = None
         self.paused, self.fresh = False, True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -115,9 +115,9 @@ class Connection(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
         self.client.open.add(self)
 
-    def send(self, parts: Sequence[bytes | memoryview]) -> Answer:
+    def send(self, parts: Sequence[bytes | memoryview]) -> HttpResponse:
         """Write a request and return its answer."""
-        self.answer = Answer(self)
+        self.answer = HttpResponse(self)
         self.parser = httptools.HttpResponseParser(self)
         self.transport.writelines(parts)
         return self.answer
@@ -185,13 +185,13 @@ class HttpClient:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.idle: list[Connection] = []
-        self.open: set[Connection] = set()
+        self.idle: list[ClientConnection] = []
+        self.open: set[ClientConnection] = set()
         self.closing = False
 
     async def request(
         self, method: str, path: str, headers: Mapping[str, str], body: Sequence[bytes | memoryview] = ()
-    ) -> Answer:
+    ) -> HttpResponse:
         """Send a request and return when status and headers have arrived. A server may close a kept
         connection just when it is reused: as long as it accepts a new one, the request is sent once more.
 
@@ -219,7 +219,7 @@ class HttpClient:
                 return await self._ask(await self._connect(), request)
             raise
 
-    async def _ask(self, connection: Connection, request: Sequence[bytes | memoryview]) -> Answer:
+    async def _ask(self, connection: ClientConnection, request: Sequence[bytes | memoryview]) -> HttpResponse:
         if connection.transport.is_closing():  # a server that is about to end accepts, and closes at once
             raise Lost(f"{self.address} has closed the connection", sent=False, fresh=True)
         answer = connection.send(request)
@@ -243,7 +243,7 @@ class HttpClient:
             return not lost.fresh
         return True
 
-    def _kept(self) -> Connection | None:
+    def _kept(self) -> ClientConnection | None:
         """Return an idle connection. One that is being closed is still listed until the event loop reports
         it.
         """
@@ -253,22 +253,22 @@ class HttpClient:
                 return connection
         return None
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> ClientConnection:
         loop = asyncio.get_running_loop()
         try:
-            made: tuple[Any, Connection]
+            made: tuple[Any, ClientConnection]
             if self.address.startswith("unix:"):
-                made = await loop.create_unix_connection(lambda: Connection(self), self.address[5:])
+                made = await loop.create_unix_connection(lambda: ClientConnection(self), self.address[5:])
             else:
                 host, port = self.address.rsplit(":", 1)
                 made = await asyncio.wait_for(
-                    loop.create_connection(lambda: Connection(self), host, int(port)), 5
+                    loop.create_connection(lambda: ClientConnection(self), host, int(port)), 5
                 )
         except (OSError, TimeoutError) as error:
             raise Lost(f"{self.address} cannot be reached: {error}", sent=False) from error
         return made[1]
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: ClientConnection) -> None:
         """Drop a connection that has ended."""
         self.open.discard(connection)
         if connection in self.idle:

@@ -5,6 +5,7 @@ guard's HTTP listener. Every sample has a label `model`, the instance's MODEL_ID
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,55 +56,37 @@ TRITON: tuple[tuple[str, str, str, tuple[tuple[str, tuple[str, ...], float], ...
 )
 
 
-class Metrics:
+class GuardMetrics:
     """Metrics of one instance. `engine` is the folder where its Python stubs store theirs
     (serving/engine/metrics.py).
     """
 
     def __init__(self, model: str = "", engine: Path | None = None) -> None:
         self.model, self.engine = model, engine
-        own = self.registry = CollectorRegistry()
-        self.requests = Counter(
-            "conch_kserve_requests_total",
-            "KServe requests by answer",
-            ["triton_model", "protocol", "status"],
-            registry=own,
-        )
+        self.registry = CollectorRegistry()
+        counter, gauge = partial(Counter, registry=self.registry), partial(Gauge, registry=self.registry)
+        name, labels = "conch_kserve_requests_total", ["triton_model", "protocol", "status"]
+        self.requests = counter(name, "KServe requests by answer", labels)
         self.seconds = Histogram(
             "conch_kserve_request_seconds",
             "Time to the complete answer",
             ["triton_model"],
             buckets=BUCKETS,
-            registry=own,
+            registry=self.registry,
         )
-        self.refused = Counter(
-            "conch_kserve_refused_total",
-            "Requests that never reached the server",
-            ["triton_model", "reason"],
-            registry=own,
+        self.refused = counter(
+            "conch_kserve_refused_total", "Requests that never reached the server", ["triton_model", "reason"]
         )
-        self.handed_on = Counter(
-            "conch_kserve_handed_on_total",
-            "Requests given to another instance",
-            ["triton_model"],
-            registry=own,
+        self.handed_on = counter(
+            "conch_kserve_handed_on_total", "Requests given to another instance", ["triton_model"]
         )
-        self.in_flight = Gauge(
-            "conch_kserve_requests_in_flight", "Requests that the tritonserver works on", registry=own
-        )
-        self.serving = Gauge("conch_triton_serving", "1 while the tritonserver answers", registry=own)
-        self.starts = Counter("conch_triton_starts_total", "Starts of the tritonserver", registry=own)
-        self.deaths = Counter(
-            "conch_triton_deaths_total",
-            "Unexpected exits of the tritonserver",
-            ["reason"],
-            registry=own,
-        )
-        self.kept = Counter(
-            "conch_triton_restarts_refused_total",
-            "Restarts refused because the bundle cannot be served",
-            registry=own,
-        )
+        self.in_flight = gauge("conch_kserve_requests_in_flight", "Requests that the tritonserver works on")
+        self.serving = gauge("conch_triton_serving", "1 while the tritonserver answers")
+        self.starts = counter("conch_triton_starts_total", "Starts of the tritonserver")
+        name, labels = "conch_triton_deaths_total", ["reason"]
+        self.deaths = counter(name, "Unexpected exits of the tritonserver", labels)
+        name = "conch_triton_restarts_refused_total"
+        self.kept = counter(name, "Restarts refused because the bundle cannot be served")
         for reason in DEATHS:  # a rate needs a sample before the first
             self.deaths.labels(reason)
         self._children: dict[tuple[str, ...], tuple[Any, Any]] = {}

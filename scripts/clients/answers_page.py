@@ -10,17 +10,17 @@ from pathlib import Path
 
 from .report import STYLE
 from .text import data_url
-from .text_scores import Figures, Outcome, squeezed, table
+from .text_scores import Figures, TextOutcome, squeezed, table
 
 
-def right(outcome: Outcome) -> bool | None:
+def right(outcome: TextOutcome) -> bool | None:
     """Tell whether it is the one right answer; None where the file has none."""
     if outcome.question.reference is None:
         return None
     return not outcome.error and squeezed(outcome.question.reference) == squeezed(outcome.text)
 
 
-def page(model: str, outcomes: Sequence[Outcome], found: Figures) -> str:
+def page(model: str, outcomes: Sequence[TextOutcome], found: Figures) -> str:
     """Return the page with its pictures embedded."""
     figures = "".join(f"<tr><th>{name}</th><td>{escape(value)}</td></tr>" for name, value in table(found))
     ordered = sorted(outcomes, key=lambda one: right(one) is not False)
@@ -33,7 +33,7 @@ def page(model: str, outcomes: Sequence[Outcome], found: Figures) -> str:
     )
 
 
-def row(outcome: Outcome) -> str:
+def row(outcome: TextOutcome) -> str:
     """Return one answer's row."""
     question = outcome.question
     seen = "".join(f'<img alt="" src="{_source(path)}">' for path in question.pictures)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from .cli_options import add_text_options, choose_model, connect_text, positive
 from .speech import RequestFailed
-from .text import Ask, data_url
+from .text import TextOptions, data_url
 
 
 async def ask(arguments: argparse.Namespace) -> None:
@@ -32,7 +32,7 @@ async def ask(arguments: argparse.Namespace) -> None:
         raise RequestFailed(f"{error.filename}: {error.strerror}; name a picture") from error
     except ValueError as error:
         raise RequestFailed(str(error)) from error
-    wanted = Ask(
+    wanted = TextOptions(
         arguments.model, arguments.max_tokens, arguments.temperature, (), arguments.stream, pictures=urls
     )
     async with aclosing(connect_text(arguments)) as server:

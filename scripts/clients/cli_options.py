@@ -10,7 +10,7 @@ import httpx
 
 from .speech import Gateway, RequestFailed, Speech, base, complaint, trusted, unreachable
 from .text import Generate, OpenAi, Text
-from .triton import Triton
+from .triton import TritonClient
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -96,7 +96,7 @@ def choose_model(arguments: argparse.Namespace) -> None:
 def connect(arguments: argparse.Namespace, *, progress: bool = False) -> Speech:
     """Connect as the options say; call it inside the event loop that will use it."""
     if arguments.triton:
-        return Triton(arguments.triton, arguments.api_key)
+        return TritonClient(arguments.triton, arguments.api_key)
     return Gateway(arguments.url, arguments.api_key, progress=progress)
 
 

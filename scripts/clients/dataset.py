@@ -18,13 +18,13 @@ from pathlib import Path
 
 from .cli_options import add_options, add_tasks, choose_model, connect
 from .concurrency import at_once
-from .manifests import BadManifest, Utterance, read, seconds
+from .manifests import BadManifest, ManifestRow, read, seconds
 from .report import write
-from .scores import NORMALIZERS, Outcome, Scores, score, table
-from .speech import Ask, RequestFailed, Speech
+from .scores import NORMALIZERS, Outcome, SpeechScores, score, table
+from .speech import RequestFailed, Speech, SpeechOptions
 
 
-async def one(speech: Speech, ask: Ask, utterance: Utterance, duration: float) -> Outcome:
+async def one(speech: Speech, ask: SpeechOptions, utterance: ManifestRow, duration: float) -> Outcome:
     """Transcribe one recording; the data set's language overrides the command line's."""
     begin, marks = time.perf_counter(), list[float]()
     try:
@@ -39,12 +39,12 @@ async def one(speech: Speech, ask: Ask, utterance: Utterance, duration: float) -
     )
 
 
-async def transcribe(arguments: argparse.Namespace) -> Scores:
+async def transcribe(arguments: argparse.Namespace) -> SpeechScores:
     """Transcribe and score the whole data set."""
     utterances = [(utterance, seconds(utterance)) for utterance in read(arguments.path)]
     choose_model(arguments)
     stream, prefix = arguments.stream, arguments.text_prompt
-    ask = Ask(arguments.model, arguments.language, stream=stream, prefix=prefix)
+    ask = SpeechOptions(arguments.model, arguments.language, stream=stream, prefix=prefix)
     async with aclosing(connect(arguments)) as speech:
         outcomes, wall = await at_once(
             lambda pair: one(speech, ask, *pair), utterances, arguments.num_tasks, "utterance"

@@ -26,7 +26,7 @@ class BadManifest(ValueError):
 
 
 @dataclass(frozen=True)
-class Utterance:
+class ManifestRow:
     """A recording and its reference text. `language` is empty and `duration` (seconds) 0 where the data set
     does not give them.
     """
@@ -38,7 +38,7 @@ class Utterance:
     duration: float = 0.0
 
 
-def read(path: Path) -> list[Utterance]:
+def read(path: Path) -> list[ManifestRow]:
     """Return all utterances of a data set in order.
 
     Raises:
@@ -82,15 +82,15 @@ def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             yield number, row
 
 
-def _jsonl(path: Path) -> Iterator[Utterance]:
+def _jsonl(path: Path) -> Iterator[ManifestRow]:
     for number, row in objects(path):
         yield _utterance(path, number, row)
 
 
-def _utterance(path: Path, number: int, row: dict[str, Any]) -> Utterance:
+def _utterance(path: Path, number: int, row: dict[str, Any]) -> ManifestRow:
     try:
         audio = next(str(row[key]) for key in AUDIO_KEYS if key in row)
-        return Utterance(
+        return ManifestRow(
             audio,
             path.parent / audio,
             str(row["text"]),
@@ -112,7 +112,7 @@ def _utterance(path: Path, number: int, row: dict[str, Any]) -> Utterance:
         ) from error
 
 
-def _kaldi(folder: Path) -> Iterator[Utterance]:
+def _kaldi(folder: Path) -> Iterator[ManifestRow]:
     if (folder / "segments").exists():
         raise BadManifest(
             f"{folder}/segments cuts recordings into utterances, which is not supported; write a wav file "
@@ -132,7 +132,7 @@ def _kaldi(folder: Path) -> Iterator[Utterance]:
             raise BadManifest(f"{spoken} has no line for {name}; add one")
         # Kaldi counts paths from where its recipe runs; here that may be the folder itself.
         path = folder / audio if (folder / audio).exists() else Path(audio)
-        yield Utterance(name, path, texts[name], languages.get(name, ""))
+        yield ManifestRow(name, path, texts[name], languages.get(name, ""))
 
 
 def _table(path: Path) -> dict[str, str]:
@@ -143,7 +143,7 @@ def _table(path: Path) -> dict[str, str]:
     return {key: (value[0].strip() if value else "") for key, *value in rows}
 
 
-def _folder(folder: Path) -> Iterator[Utterance]:
+def _folder(folder: Path) -> Iterator[ManifestRow]:
     texts = sorted(folder.rglob("*.txt"))
     by_stem: dict[Path, list[Path]] = {}
     for path in sorted(path for parent in {text.parent for text in texts} for path in parent.iterdir()):
@@ -153,7 +153,7 @@ def _folder(folder: Path) -> Iterator[Utterance]:
         if len(sounds) != 1:
             there = " and ".join(path.name for path in sounds) or "no recording"
             raise BadManifest(f"next to {text} there is {there}; exactly one file of that name is needed")
-        yield Utterance(str(sounds[0].relative_to(folder)), sounds[0], text.read_text("utf-8").strip())
+        yield ManifestRow(str(sounds[0].relative_to(folder)), sounds[0], text.read_text("utf-8").strip())
 
 
 def _lines(path: Path) -> list[str]:
@@ -165,7 +165,7 @@ def _lines(path: Path) -> list[str]:
         ) from error
 
 
-def seconds(utterance: Utterance) -> float:
+def seconds(utterance: ManifestRow) -> float:
     """Return a recording's length in seconds from the data set, otherwise from its container, otherwise by
     decoding it; 0 if it is not a recording.
     """

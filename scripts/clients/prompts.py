@@ -22,8 +22,8 @@ from .cli_options import add_tasks, add_text_options, choose_model, connect_text
 from .concurrency import at_once
 from .manifests import BadManifest, objects
 from .speech import RequestFailed
-from .text import Ask, Text, data_url
-from .text_scores import Figures, Outcome, Question, figures, table
+from .text import Text, TextOptions, data_url
+from .text_scores import Figures, Question, TextOutcome, figures, table
 
 PROMPTS = ("prompt", "text", "question")
 
@@ -64,20 +64,20 @@ def _pictures(path: Path, number: int, given: object) -> tuple[Path, ...]:
     return found
 
 
-async def one(server: Text, ask: Ask, question: Question) -> Outcome:
+async def one(server: Text, ask: TextOptions, question: Question) -> TextOutcome:
     """Send one question."""
     try:
         ask = replace(ask, pictures=tuple(map(data_url, question.pictures)))
     except (OSError, ValueError) as error:
-        return Outcome(question, error=str(error))
+        return TextOutcome(question, error=str(error))
     begin, marks = time.perf_counter(), list[float]()
     try:
         answer = await server.complete(
             question.prompt, ask, lambda _: marks.append(time.perf_counter() - begin)
         )
     except RequestFailed as error:
-        return Outcome(question, error=str(error))
-    return Outcome(
+        return TextOutcome(question, error=str(error))
+    return TextOutcome(
         question,
         answer.text,
         answer.tokens,
@@ -86,11 +86,11 @@ async def one(server: Text, ask: Ask, question: Question) -> Outcome:
     )
 
 
-async def run(arguments: argparse.Namespace) -> tuple[list[Outcome], Figures]:
+async def run(arguments: argparse.Namespace) -> tuple[list[TextOutcome], Figures]:
     """Send the whole file."""
     questions = read(arguments.path)
     choose_model(arguments)
-    ask = Ask(
+    ask = TextOptions(
         arguments.model, arguments.max_tokens, arguments.temperature, tuple(arguments.stop), arguments.stream
     )
     async with aclosing(connect_text(arguments)) as server:
@@ -100,7 +100,7 @@ async def run(arguments: argparse.Namespace) -> tuple[list[Outcome], Figures]:
     return outcomes, figures(outcomes, wall)
 
 
-def write(path: Path, outcomes: Sequence[Outcome]) -> None:
+def write(path: Path, outcomes: Sequence[TextOutcome]) -> None:
     """Write answers as JSONL, in the order of the questions."""
     rows = []
     for outcome in outcomes:

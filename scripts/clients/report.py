@@ -13,7 +13,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from .scores import Comparison, Outcome, Scores, table
+from .scores import Comparison, Outcome, SpeechScores, table
 
 STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 70em; padding: 0 1em; color: #222 }
@@ -24,7 +24,7 @@ del { background: #fdd } ins { background: #dfd; text-decoration: none }
 """
 
 
-def write(folder: Path, settings: Mapping[str, object], scores: Scores) -> None:
+def write(folder: Path, settings: Mapping[str, object], scores: SpeechScores) -> None:
     """Write all four files. `settings` describes the run for the reader."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "report.json").write_text(
@@ -35,7 +35,7 @@ def write(folder: Path, settings: Mapping[str, object], scores: Scores) -> None:
     (folder / "report.html").write_text(page(settings, scores, (folder / "report.png").read_bytes()), "utf-8")
 
 
-def as_data(settings: Mapping[str, object], scores: Scores) -> dict[str, object]:
+def as_data(settings: Mapping[str, object], scores: SpeechScores) -> dict[str, object]:
     """Return the contents of report.json; rates are fractions, times are seconds."""
     figures = {
         name: getattr(scores, name)
@@ -66,7 +66,7 @@ def _row(outcome: Outcome, wer: float | None) -> dict[str, Any]:
     }
 
 
-def totals(scores: Scores) -> dict[str, list[tuple[str, int]]]:
+def totals(scores: SpeechScores) -> dict[str, list[tuple[str, int]]]:
     """Return every error with its count, most frequent first."""
     swapped = Counter(
         {
@@ -81,12 +81,12 @@ def totals(scores: Scores) -> dict[str, list[tuple[str, int]]]:
     }
 
 
-def worst(scores: Scores) -> list[Comparison]:
+def worst(scores: SpeechScores) -> list[Comparison]:
     """Return answers with errors, worst first."""
     return sorted((c for c in scores.comparisons if c.errors), key=lambda c: -c.wer)
 
 
-def error_lines(scores: Scores) -> Iterator[str]:
+def error_lines(scores: SpeechScores) -> Iterator[str]:
     """Return the lines of errors.txt."""
     for kind, counted in totals(scores).items():
         yield f"{kind.upper()}: {sum(count for _, count in counted)}"
@@ -102,7 +102,7 @@ def error_lines(scores: Scores) -> Iterator[str]:
         yield "hypothesis  " + " ".join(hypothesis for _, hypothesis in comparison.pairs if hypothesis)
 
 
-def draw(path: Path, scores: Scores) -> None:
+def draw(path: Path, scores: SpeechScores) -> None:
     """Draw a histogram of latencies with percentiles, and each utterance's word error rate, worst first."""
     figure = Figure(figsize=(11, 4), layout="constrained")
     times, rates = figure.subplots(1, 2)
@@ -127,7 +127,7 @@ def draw(path: Path, scores: Scores) -> None:
     figure.savefig(path, dpi=110)
 
 
-def page(settings: Mapping[str, object], scores: Scores, picture: bytes) -> str:
+def page(settings: Mapping[str, object], scores: SpeechScores, picture: bytes) -> str:
     """Return report.html: one file without links, so that it can be sent."""
     image = base64.b64encode(picture).decode()
     parts = [

@@ -16,7 +16,7 @@ import numpy as np
 from whisper_normalizer.basic import BasicTextNormalizer
 from whisper_normalizer.english import EnglishTextNormalizer
 
-from .manifests import Utterance
+from .manifests import ManifestRow
 
 Normalizer = Callable[[str], str]
 NORMALIZERS: dict[str, Callable[[], Normalizer]] = {
@@ -33,7 +33,7 @@ class Outcome:
     there is no text.
     """
 
-    utterance: Utterance
+    utterance: ManifestRow
     duration: float
     text: str = ""
     latency: float = 0.0
@@ -62,7 +62,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Scores:
+class SpeechScores:
     """The figures. Rates are fractions, None if no utterance was answered; percentiles are seconds by per
     cent.
     """
@@ -86,7 +86,7 @@ class Scores:
         return self.audio / self.wall
 
 
-def score(outcomes: Sequence[Outcome], wall: float, normalizer: str, *, cer: bool = False) -> Scores:
+def score(outcomes: Sequence[Outcome], wall: float, normalizer: str, *, cer: bool = False) -> SpeechScores:
     """Compute the figures; utterances without an answer are listed as failures and enter no rate. `wall` is
     the seconds of the whole run.
     """
@@ -99,7 +99,7 @@ def score(outcomes: Sequence[Outcome], wall: float, normalizer: str, *, cer: boo
     aligned = jiwer.process_words(reference, hypothesis)
     comparisons = tuple(Comparison(outcome, pairs(aligned, i)) for i, outcome in enumerate(answered))
     errors = [pair for comparison in comparisons for pair in comparison.pairs if pair[0] != pair[1]]
-    return Scores(
+    return SpeechScores(
         comparisons=comparisons,
         failures=tuple(outcome for outcome in outcomes if outcome.error),
         wer=aligned.wer if answered else None,
@@ -130,7 +130,7 @@ def percentiles(values: Sequence[float], percents: Sequence[int] = PERCENTILES) 
     return {percent: float(np.percentile(values, percent)) for percent in percents} if values else {}
 
 
-def table(scores: Scores) -> list[tuple[str, str]]:
+def table(scores: SpeechScores) -> list[tuple[str, str]]:
     """Return the figures for people, as (name, value)."""
     deletions, insertions, substitutions = (
         counter.total() for counter in (scores.deletions, scores.insertions, scores.substitutions)

@@ -24,7 +24,7 @@ class RequestFailed(Exception):
 
 
 @dataclass(frozen=True)
-class Ask:
+class SpeechOptions:
     """Options of a request. `language` is an ISO 639-1 code, empty for detection; `form` is OpenAI's
     response_format; `prefix` replaces, at Triton, what language, task and prompt would make.
     """
@@ -41,7 +41,7 @@ class Ask:
 class Speech(Protocol):
     """A connection to a server."""
 
-    async def transcribe(self, path: Path, ask: Ask, on_text: OnText) -> str:
+    async def transcribe(self, path: Path, ask: SpeechOptions, on_text: OnText) -> str:
         """Return the whole answer; `on_text` is called as it arrives: piece by piece if streamed, otherwise
         once.
 
@@ -79,7 +79,7 @@ class Gateway:
             limits=httpx.Limits(max_connections=None),
         )
 
-    async def transcribe(self, path: Path, ask: Ask, on_text: OnText) -> str:
+    async def transcribe(self, path: Path, ask: SpeechOptions, on_text: OnText) -> str:
         """See `Speech`."""
         try:
             with unreachable(self.url), path.open("rb") as file, self._bar(path) as bar:
@@ -109,7 +109,7 @@ class Gateway:
         await self.client.aclose()
 
 
-def fields(ask: Ask) -> dict[str, str]:
+def fields(ask: SpeechOptions) -> dict[str, str]:
     """Return the form fields besides the file, without empty ones."""
     # Events are JSON whatever is asked for, and servers may refuse to stream another format.
     written = "json" if ask.stream and ask.form == "text" else ask.form
@@ -123,7 +123,7 @@ def fields(ask: Ask) -> dict[str, str]:
     return {name: value for name, value in form.items() if value}
 
 
-async def answer(response: httpx.Response, ask: Ask, on_text: OnText) -> str:
+async def answer(response: httpx.Response, ask: SpeechOptions, on_text: OnText) -> str:
     """Return the text of a response, streamed or whole."""
     if response.status_code == 200 and ask.stream:
         return await events(response, on_text)

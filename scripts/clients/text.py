@@ -17,7 +17,7 @@ from .speech import SECONDS, OnText, RequestFailed, base, complaint, trouble, tr
 
 
 @dataclass(frozen=True)
-class Ask:
+class TextOptions:
     """Options of every prompt.
 
     Attributes:
@@ -53,7 +53,7 @@ def data_url(path: Path) -> str:
 
 
 @dataclass(frozen=True)
-class Answer:
+class TextAnswer:
     """An answer; `tokens` is 0 where the server does not count."""
 
     text: str
@@ -68,15 +68,15 @@ class Dialect(Protocol):
         """Return what ends a stream; empty for the end of the response."""
         ...
 
-    def route(self, ask: Ask) -> str:
+    def route(self, ask: TextOptions) -> str:
         """Return the path below the server's address."""
         ...
 
-    def body(self, ask: Ask, prompt: str) -> dict[str, Any]:
+    def body(self, ask: TextOptions, prompt: str) -> dict[str, Any]:
         """Return a request's JSON."""
         ...
 
-    def read(self, data: Any) -> Answer:
+    def read(self, data: Any) -> TextAnswer:
         """Return the new text of one object, and the tokens counted so far."""
         ...
 
@@ -86,11 +86,11 @@ class OpenAi:
 
     last = "[DONE]"
 
-    def route(self, ask: Ask) -> str:
+    def route(self, ask: TextOptions) -> str:
         """See `Dialect`."""
         return "/v1/chat/completions" if ask.pictures else "/v1/completions"
 
-    def body(self, ask: Ask, prompt: str) -> dict[str, Any]:
+    def body(self, ask: TextOptions, prompt: str) -> dict[str, Any]:
         """See `Dialect`."""
         options: dict[str, Any] = (
             {"stream": True, "stream_options": {"include_usage": True}} if ask.stream else {}
@@ -104,9 +104,9 @@ class OpenAi:
             **options,
         }
 
-    def read(self, data: Any) -> Answer:
+    def read(self, data: Any) -> TextAnswer:
         """See `Dialect`."""
-        return Answer(
+        return TextAnswer(
             "".join(map(_choice_text, data["choices"])),
             (data.get("usage") or {}).get("completion_tokens", 0),
         )
@@ -133,11 +133,11 @@ class Generate:
     facade: str = "ensemble"
     last: str = ""
 
-    def route(self, ask: Ask) -> str:
+    def route(self, ask: TextOptions) -> str:
         """See `Dialect`."""
         return f"/v2/models/{self.facade}/generate{'_stream' if ask.stream else ''}"
 
-    def body(self, ask: Ask, prompt: str) -> dict[str, Any]:
+    def body(self, ask: TextOptions, prompt: str) -> dict[str, Any]:
         """See `Dialect`."""
         options: dict[str, Any] = (
             {"temperature": ask.temperature, "top_p": 1.0} if ask.temperature else {"top_k": 1}
@@ -146,10 +146,10 @@ class Generate:
         options |= {"image_urls": list(ask.pictures)} if ask.pictures else {}
         return {"text_input": prompt, "max_tokens": ask.max_tokens, "stream": ask.stream, **options}
 
-    def read(self, data: Any) -> Answer:
+    def read(self, data: Any) -> TextAnswer:
         """See `Dialect`."""
         lengths = data.get("output_lengths", 0)
-        return Answer(
+        return TextAnswer(
             data["text_output"],
             data.get("num_output_tokens", sum(lengths) if isinstance(lengths, list) else lengths),
         )
@@ -169,7 +169,7 @@ class Text:
             limits=httpx.Limits(max_connections=None),
         )
 
-    async def complete(self, prompt: str, ask: Ask, on_text: OnText) -> Answer:
+    async def complete(self, prompt: str, ask: TextOptions, on_text: OnText) -> TextAnswer:
         """Return the whole answer; `on_text` is called as it arrives: piece by piece if streamed, otherwise
         once.
 
@@ -187,9 +187,9 @@ class Text:
                     text, tokens = text + piece.text, max(tokens, piece.tokens)
                     if piece.text:
                         on_text(piece.text)
-        return Answer(text, tokens)
+        return TextAnswer(text, tokens)
 
-    def _read(self, response: httpx.Response, data: Any) -> Answer:
+    def _read(self, response: httpx.Response, data: Any) -> TextAnswer:
         if problem := trouble(data):
             raise RequestFailed(problem)
         try:

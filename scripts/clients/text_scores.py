@@ -30,7 +30,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TextOutcome:
     """The result for one question; times in seconds. `first` is the time to the first words, 0 if not
     streamed; `error` is why there is no answer.
     """
@@ -65,7 +65,7 @@ class Figures:
         return self.tokens / self.wall
 
 
-class Words(Tokenizer):  # type: ignore[misc]
+class WordTokenizer(Tokenizer):  # type: ignore[misc]
     """Tokenizer for ROUGE over words of any script; rouge-score's own only supports English."""
 
     def tokenize(self, text: str) -> list[str]:
@@ -80,7 +80,7 @@ def squeezed(text: str) -> str:
 
 def rouge(pairs: Sequence[tuple[str, str]]) -> dict[str, float]:
     """Return the mean F of each kind over (reference, answer) pairs; empty without pairs."""
-    scorer = RougeScorer(ROUGE, tokenizer=Words())
+    scorer = RougeScorer(ROUGE, tokenizer=WordTokenizer())
     scored = [scorer.score(reference, answer) for reference, answer in pairs]
     return (
         {kind: statistics.mean(scores[kind].fmeasure for scores in scored) for kind in ROUGE}
@@ -89,7 +89,7 @@ def rouge(pairs: Sequence[tuple[str, str]]) -> dict[str, float]:
     )
 
 
-def figures(outcomes: Sequence[Outcome], wall: float) -> Figures:
+def figures(outcomes: Sequence[TextOutcome], wall: float) -> Figures:
     """Compute the figures; failures enter no mean. `wall` is the seconds of the whole run."""
     answered = [outcome for outcome in outcomes if not outcome.error]
     pairs = [(o.question.reference, o.text) for o in answered if o.question.reference is not None]

@@ -14,7 +14,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 from .cli_options import add_options, choose_model, connect
-from .speech import Ask, RequestFailed
+from .speech import RequestFailed, SpeechOptions
 
 FORMATS = ("text", "json", "srt", "vtt", "verbose_json")
 
@@ -32,7 +32,9 @@ async def transcribe(arguments: argparse.Namespace) -> int:
     """
     choose_model(arguments)
     task = "translate" if arguments.translate else "transcribe"
-    ask = Ask(arguments.model, arguments.language, arguments.prompt, task, arguments.format, arguments.stream)
+    ask = SpeechOptions(
+        arguments.model, arguments.language, arguments.prompt, task, arguments.format, arguments.stream
+    )
     failed = 0
     async with aclosing(connect(arguments, progress=True)) as speech:
         for path in arguments.files:

@@ -19,19 +19,19 @@ from tritonclient.utils import InferenceServerException
 from conch.whisper import text_prefix
 from speech.media import RATE, BadMedia, decode
 
-from .speech import SECONDS, Ask, OnText, RequestFailed
+from .speech import SECONDS, OnText, RequestFailed, SpeechOptions
 
 WINDOW = 30
 
 
-class Triton:
+class TritonClient:
     """Calls a gRPC address. Recordings are decoded here and must fit into one window of Whisper."""
 
     def __init__(self, address: str, key: str = "") -> None:
         self.address, self.key = address, key
         self.client = grpc.InferenceServerClient(address)
 
-    async def transcribe(self, path: Path, ask: Ask, on_text: OnText) -> str:
+    async def transcribe(self, path: Path, ask: SpeechOptions, on_text: OnText) -> str:
         """See `Speech`."""
         if ask.form != "text":
             raise RequestFailed(

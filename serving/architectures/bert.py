@@ -37,7 +37,7 @@ class Shape(Stored):
     normalized: bool = True
 
 
-class Layer(nn.Module):
+class BertLayer(nn.Module):
     """Self-attention and feed-forward, each followed by its norm."""
 
     def __init__(self, shape: Shape) -> None:
@@ -60,7 +60,7 @@ class Layer(nn.Module):
         return self.norm(hidden + self.narrow(functional.gelu(self.widen(hidden))))
 
 
-class Embedder(nn.Module):
+class TextEmbedder(nn.Module):
     """Map token ids [texts, n] and their mask [texts, n] (1: token, 0: padding) to float32 [texts, width]."""
 
     def __init__(self, shape: Shape) -> None:
@@ -71,7 +71,7 @@ class Embedder(nn.Module):
         # added to each of them.
         self.places = nn.Embedding(shape.positions, shape.width)
         self.first_norm = nn.LayerNorm(shape.width, shape.epsilon)
-        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
+        self.layers = nn.ModuleList(BertLayer(shape) for _ in range(shape.layers))
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """See the class."""

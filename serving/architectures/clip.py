@@ -60,7 +60,7 @@ def quick_gelu(hidden: Tensor) -> Tensor:
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"quick_gelu": quick_gelu, "gelu": functional.gelu}
 
 
-class Layer(nn.Module):
+class ClipLayer(nn.Module):
     """A norm and self-attention, then a norm and feed-forward."""
 
     def __init__(self, tower: Tower, *, causal: bool) -> None:
@@ -92,7 +92,7 @@ class PictureEncoder(nn.Module):
         self.patches = nn.Conv2d(3, tower.width, shape.patch, shape.patch, bias=False)
         self.places = nn.Embedding(patches + 1, tower.width)
         self.first_norm = nn.LayerNorm(tower.width, tower.epsilon)
-        self.layers = nn.ModuleList(Layer(tower, causal=False) for _ in range(tower.layers))
+        self.layers = nn.ModuleList(ClipLayer(tower, causal=False) for _ in range(tower.layers))
         self.last_norm = nn.LayerNorm(tower.width, tower.epsilon)
         self.project = nn.Linear(tower.width, shape.dimensions, bias=False)
 
@@ -116,7 +116,7 @@ class TextEncoder(nn.Module):
         tower, self.end_id = shape.text, shape.end_id
         self.words = nn.Embedding(shape.vocabulary, tower.width)
         self.places = nn.Embedding(shape.positions, tower.width)
-        self.layers = nn.ModuleList(Layer(tower, causal=True) for _ in range(tower.layers))
+        self.layers = nn.ModuleList(ClipLayer(tower, causal=True) for _ in range(tower.layers))
         self.last_norm = nn.LayerNorm(tower.width, tower.epsilon)
         self.project = nn.Linear(tower.width, shape.dimensions, bias=False)
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .clip import Layer, Tower
+from .clip import ClipLayer, Tower
 from .stored import Stored
 
 
@@ -72,7 +72,7 @@ class Patches(nn.Module):
         self.patches = nn.Conv2d(3, tower.width, shape.patch, shape.patch, bias=not clips)
         self.places = nn.Embedding((shape.size // shape.patch) ** 2 + 1, tower.width)
         self.first_norm = nn.LayerNorm(tower.width, tower.epsilon) if clips else None
-        self.layers = nn.ModuleList(Layer(tower, causal=False) for _ in range(tower.layers))
+        self.layers = nn.ModuleList(ClipLayer(tower, causal=False) for _ in range(tower.layers))
         self.last_norm = None if clips else nn.LayerNorm(tower.width, tower.epsilon)
 
     def forward(self, pixels: Tensor) -> Tensor:

@@ -151,7 +151,7 @@ class NormedLinear(Linear):
         return normed
 
 
-class Embedding(_Loaded, nn.Embedding):
+class TokenEmbedding(_Loaded, nn.Embedding):
     """See _Loaded."""
 
 
@@ -309,10 +309,10 @@ class Encoder(nn.Module):
             self.conv1 = Conv1d(shape.mels, shape.width, 3, padding=1)
             self.conv2 = Conv1d(shape.width, shape.width, 3, stride=2, padding=1)
         else:
-            self.ids = Embedding(shape.vocabulary, shape.width)
-        self.positions = Embedding(shape.sources, shape.width) if shape.sources else None
+            self.ids = TokenEmbedding(shape.vocabulary, shape.width)
+        self.positions = TokenEmbedding(shape.sources, shape.width) if shape.sources else None
         distances = 2 * shape.relative + 1
-        self.relative = Embedding(distances, shape.encoder_heads) if shape.relative else None
+        self.relative = TokenEmbedding(distances, shape.encoder_heads) if shape.relative else None
         self.embedding_norm = _norm(shape) if shape.embedding_norm else None
         layers = (
             Layer(shape, shape.encoder_heads, shape.encoder_inner, memory=False)
@@ -408,14 +408,14 @@ class Decoder(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
-        self.ids = Embedding(shape.vocabulary, shape.width)
+        self.ids = TokenEmbedding(shape.vocabulary, shape.width)
         learned, turned = shape.targets and not shape.rotary, shape.targets and shape.rotary
-        self.positions = Embedding(shape.targets, shape.width) if learned else None
+        self.positions = TokenEmbedding(shape.targets, shape.width) if learned else None
         # Of each table cosines, then sines, of the angles that a position turns the halves of a head by.
         self.tables = max(shape.layer_turns, default=0) + 1
-        self.turns = Embedding(shape.targets, self.tables * shape.head_width) if turned else None
+        self.turns = TokenEmbedding(shape.targets, self.tables * shape.head_width) if turned else None
         # By how far back an id lies; the last stands for all beyond.
-        self.relative = Embedding(shape.relative + 1, shape.decoder_heads) if shape.relative else None
+        self.relative = TokenEmbedding(shape.relative + 1, shape.decoder_heads) if shape.relative else None
         self.embedding_norm = _norm(shape) if shape.embedding_norm else None
         memory = bool(shape.encoder_layers)
         layers = (
@@ -490,7 +490,7 @@ class Decoder(nn.Module):
         return capped(self.head(x), self.shape.logit_cap)
 
 
-class Model(nn.Module):
+class Transformer(nn.Module):
     """An encoder, if the shape has one, and a decoder."""
 
     def __init__(self, shape: Shape) -> None:

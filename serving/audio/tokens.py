@@ -40,7 +40,7 @@ class Prompt:
 
 
 @dataclass(frozen=True)
-class Segment:
+class TokenSegment:
     """A segment of speech: times in seconds from the start of the window, `tokens` including their
     timestamps.
     """
@@ -52,7 +52,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Word:
+class TokenWord:
     """A word without surrounding punctuation, and its tokens in the text: from `first` up to, not including,
     `end`.
     """
@@ -192,7 +192,7 @@ class WhisperVocabulary:
             spelled.encode() if token >= self.end else bytes(self._bytes[character] for character in spelled)
         )
 
-    def words(self, tokens: Sequence[int], language: str | None) -> list[Word]:
+    def words(self, tokens: Sequence[int], language: str | None) -> list[TokenWord]:
         """Split text tokens (without timestamps) into words in order, without surrounding punctuation, which
         takes time of its own.
         """
@@ -224,20 +224,22 @@ class WhisperVocabulary:
         """Return the time of a timestamp token in seconds."""
         return round((token - self.first_timestamp) * SECONDS_PER_TIMESTAMP, 2)
 
-    def segments(self, tokens: Sequence[int], duration: float) -> list[Segment]:
+    def segments(self, tokens: Sequence[int], duration: float) -> list[TokenSegment]:
         """Split generated tokens at their timestamps.
 
         Not every target applies timestamp rules, so disorder is repaired here: times never run backwards or
         past `duration`; a missing start is the previous end; a missing end is the next start or `duration`.
         """
-        segments: list[Segment] = []
+        segments: list[TokenSegment] = []
         start, words, run = 0.0, [], []  # type: ignore[var-annotated]
         for token in [*tokens, None]:
             if token is None or token >= self.first_timestamp:
                 at = duration if token is None else min(max(self.seconds(token), start), duration)
                 text = self.text(words)
                 if text:
-                    segments.append(Segment(start, at, text, (*run, *([] if token is None else [token]))))
+                    segments.append(
+                        TokenSegment(start, at, text, (*run, *([] if token is None else [token])))
+                    )
                 # Every token belongs to one segment: a timestamp that closed one does not open the next as
                 # well.
                 run = [] if text else [*run, *([] if token is None else [token])]
@@ -248,10 +250,10 @@ class WhisperVocabulary:
         return segments
 
 
-def _bare(parts: Sequence[tuple[str, int, int]]) -> Word:
+def _bare(parts: Sequence[tuple[str, int, int]]) -> TokenWord:
     """Return a word's parts without those at its ends that are punctuation only."""
     spoken = [i for i, (text, *_) in enumerate(parts) if text.strip().strip(PUNCTUATION)]
     if not spoken:
-        return Word("", 0, 0)
+        return TokenWord("", 0, 0)
     kept = parts[spoken[0] : spoken[-1] + 1]
-    return Word("".join(text for text, *_ in kept).strip().strip(PUNCTUATION), kept[0][1], kept[-1][2])
+    return TokenWord("".join(text for text, *_ in kept).strip().strip(PUNCTUATION), kept[0][1], kept[-1][2])

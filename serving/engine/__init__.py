@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from conch.bundle import ENGINE, Manifest, load_parameters
 
 if TYPE_CHECKING:
-    from .encoding import Encoder
+    from .encoding import EncoderRuntime
     from .runtime import Runtime
 
 
@@ -19,9 +19,9 @@ def load(bundle: Path) -> Runtime:
     return runtime
 
 
-def load_encoder(bundle: Path, graph: str = "encoder") -> Encoder:
+def load_encoder(bundle: Path, graph: str = "encoder") -> EncoderRuntime:
     """Load one encoder, by name, of a bundle without a decoder: the same module's `load_encoder`."""
-    encoder: Encoder = _target(bundle).load_encoder(bundle / ENGINE, load_parameters(bundle), graph)
+    encoder: EncoderRuntime = _target(bundle).load_encoder(bundle / ENGINE, load_parameters(bundle), graph)
     return encoder
 
 

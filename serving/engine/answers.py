@@ -17,7 +17,7 @@ from .sampling import Hypothesis, begun
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedOutputs:
     """The optional outputs that a request asks for."""
 
     log_probs: bool = False
@@ -27,7 +27,7 @@ class Wanted:
     exclude_prompt: bool = True
 
 
-def outputs(beams: Sequence[Hypothesis], wanted: Wanted, first: int = 0) -> dict[str, NDArray[Any]]:
+def outputs(beams: Sequence[Hypothesis], wanted: WantedOutputs, first: int = 0) -> dict[str, NDArray[Any]]:
     """Make the arrays of one response: output_ids int32 [1, beams, longest], sequence_length int32 [1,
     beams], and the requested optional outputs.
 
@@ -68,7 +68,7 @@ class Answers:
     it is none.
     """
 
-    wanted: Wanted
+    wanted: WantedOutputs
     job: Job
     sent: int = field(default=0, init=False)
 

@@ -29,7 +29,7 @@ STEP = 8
 AT_ONCE = 16
 
 
-class Encoder(Protocol):
+class EncoderRuntime(Protocol):
     """Protocol of an encoder's runtime."""
 
     @property
@@ -58,7 +58,7 @@ def groups(lengths: Sequence[int]) -> Iterator[list[int]]:
         yield group
 
 
-def embed(encoder: Encoder, rows: Sequence[Ids]) -> NDArray[np.float32]:
+def embed(encoder: EncoderRuntime, rows: Sequence[Ids]) -> NDArray[np.float32]:
     """Return vectors [rows, dimensions] for rows of ids."""
     lengths = [len(row) for row in rows]
     found = np.empty((len(rows), encoder.facts.dimensions), np.float32)
@@ -73,7 +73,7 @@ def embed(encoder: Encoder, rows: Sequence[Ids]) -> NDArray[np.float32]:
     return found
 
 
-def embed_pictures(encoder: Encoder, rows: Sequence[Pixels]) -> NDArray[np.float32]:
+def embed_pictures(encoder: EncoderRuntime, rows: Sequence[Pixels]) -> NDArray[np.float32]:
     """Return vectors [rows, dimensions] for pixels [3, size, size] each."""
     return np.concatenate([encoder.encode(pixels=part) for part in parts_of(rows)])
 
@@ -108,7 +108,7 @@ def taken_in(facts: EngineFacts, inputs: dict[str, NDArray[Any]]) -> list[Ids]:
 class EncoderEndpoint(ABC):
     """Connects Triton's requests to an encoder."""
 
-    def __init__(self, encoder: Encoder, utils: Utils) -> None:
+    def __init__(self, encoder: EncoderRuntime, utils: Utils) -> None:
         self.encoder, self.utils = encoder, utils
 
     @abstractmethod
@@ -169,7 +169,7 @@ class TextEncoderEndpoint(EncoderEndpoint):
 class PictureEncoderEndpoint(EncoderEndpoint):
     """Reads float32 `pixel_values` [rows, 3, size, size]."""
 
-    def __init__(self, encoder: Encoder, size: int, utils: Utils) -> None:
+    def __init__(self, encoder: EncoderRuntime, size: int, utils: Utils) -> None:
         super().__init__(encoder, utils)
         self.size = size
 
@@ -195,7 +195,7 @@ class PromptTableEndpoint(EncoderEndpoint):
     `pixel_values`, to the rows of a prompt-embedding table for each row, its pictures one after another.
     """
 
-    def __init__(self, encoder: Encoder, size: int, utils: Utils) -> None:
+    def __init__(self, encoder: EncoderRuntime, size: int, utils: Utils) -> None:
         super().__init__(encoder, utils)
         self.size = size
 

@@ -22,7 +22,7 @@ from .sampling import Hypothesis
 from .scheduler import Scheduler
 
 
-class Reply:
+class EngineReply:
     """A scheduler's listener that answers one request through Triton. `pb` is triton_python_backend_utils."""
 
     def __init__(self, request: Any, pb: Any) -> None:
@@ -102,13 +102,13 @@ class Endpoint:
     def execute(self, requests: Iterable[Any]) -> None:
         """Queue requests; never blocks."""
         for request in requests:
-            reply = Reply(request, self.pb)
+            reply = EngineReply(request, self.pb)
             try:
                 self._take(request, reply)
             except Exception as error:  # noqa: BLE001  # the boundary: what went wrong is this request's answer
                 reply.fail(error)
 
-    def _take(self, request: Any, reply: Reply) -> None:
+    def _take(self, request: Any, reply: EngineReply) -> None:
         inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
         name = request.request_id()
         if stops(inputs, name):

@@ -19,7 +19,7 @@ from conch.bundle import EngineFacts
 from ..arrays import finite
 from ..audio.log_mel import HOP
 from ..errors import BadRequest
-from .answers import Wanted
+from .answers import WantedOutputs
 from .guidance import Guide, Guides
 from .jobs import Job, Listener
 from .sampling import Sampling, TimestampRules
@@ -286,7 +286,7 @@ def stops(inputs: Arrays, request_id: str) -> bool:
     return True
 
 
-def _wanted(inputs: Arrays, sampling: Sampling, prompt: tuple[int, ...], *, exclude: bool) -> Wanted:
+def _wanted(inputs: Arrays, sampling: Sampling, prompt: tuple[int, ...], *, exclude: bool) -> WantedOutputs:
     """Return which optional outputs the request asks for."""
     sequences = _within(inputs, "num_return_sequences", 0, 0, 1 << 20)
     if sequences > sampling.beam_width:
@@ -294,7 +294,7 @@ def _wanted(inputs: Arrays, sampling: Sampling, prompt: tuple[int, ...], *, excl
             f"num_return_sequences is {sequences}, beam_width {sampling.beam_width}; raise beam_width to "
             "at least the same"
         )
-    return Wanted(
+    return WantedOutputs(
         _scalar(inputs, "return_log_probs", False),
         sampling.keep_logits,
         sequences or sampling.beam_width,
@@ -311,7 +311,7 @@ def parse(
     *,
     exclude_prompt: bool = False,
     guides: Guides | None = None,
-) -> tuple[Job, Wanted]:
+) -> tuple[Job, WantedOutputs]:
     """Make a job from one request's arrays (each with a leading dimension of 1). `exclude_prompt` is the
     default for decoder-only models whose request does not say whether to repeat the prompt. `guides` has the
     engine's tokenizer.

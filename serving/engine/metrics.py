@@ -16,7 +16,7 @@ def _gauge(name: str, says: str, registry: CollectorRegistry) -> Gauge:
     return Gauge(name, says, registry=registry, multiprocess_mode="livemostrecent")
 
 
-class Metrics:
+class EngineMetrics:
     """Metrics of one scheduler."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from math import isfinite
 
 from ..errors import BadRequest, QueueFull
 from .jobs import DEFAULTS, Job, Limits
-from .metrics import Metrics
+from .metrics import EngineMetrics
 from .runtime import Memory, Runtime, Step
 from .sampling import Scores
 from .strategies import Single
@@ -46,7 +46,7 @@ class Scheduler:
         self.running: list[Job] = []
         self.batch = runtime.batch()
         self.last: Step | None = None
-        self.metrics, self.spans, self.measured, self.looked = Metrics(), Spans(), 0.0, 0.0
+        self.metrics, self.spans, self.measured, self.looked = EngineMetrics(), Spans(), 0.0, 0.0
         self.metrics.rows_most.set(limits.max_rows)
         self.wake = threading.Condition()
         self.stopping = False

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .local import Stretch
+from .local import SpeakerStretch
 from .model import Count, Floats
 from .tuning import TUNING
 
@@ -21,7 +21,7 @@ def hierarchy() -> Any:
     return import_module("scipy.cluster.hierarchy")
 
 
-def speakers(found: Sequence[Stretch], count: Count) -> tuple[Labels, Floats]:
+def speakers(found: Sequence[SpeakerStretch], count: Count) -> tuple[Labels, Floats]:
     """Return the speaker of each stretch, from 0, and the speakers' mean vectors [speakers, dimensions]."""
     vectors = np.array([one.vector for one in found])
     clear = np.array([one.clear for one in found])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from .clustering import speakers
-from .local import Chunk, Stretch, speech_in
+from .local import Chunk, SpeakerStretch, speech_in
 from .model import Count, VoiceModel
 from .turns import NOBODY, Diarization, diarization
 
@@ -17,12 +17,12 @@ async def diarize(model: VoiceModel, batches: AsyncIterator[list[Chunk]], count:
     Raises:
         ApiError: the model did not answer.
     """
-    found: list[Stretch] = []
+    found: list[SpeakerStretch] = []
     async for batch in batches:
         found += await speech_in(model, batch)
     return joined(found, count)
 
 
-def joined(found: list[Stretch], count: Count) -> Diarization:
+def joined(found: list[SpeakerStretch], count: Count) -> Diarization:
     """Join the speech of all batches, in order: seconds of work for hours of audio."""
     return diarization(found, *speakers(found, count)) if found else NOBODY

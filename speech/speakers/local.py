@@ -38,7 +38,7 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class SpeakerStretch:
     """Speech of one speaker without a pause.
 
     Attributes:
@@ -79,7 +79,7 @@ def windows(blocks: Iterable[Floats]) -> Iterator[Chunk]:
         yield Chunk(number, np.concatenate([held, np.zeros(WINDOW - len(held), np.float32)]), is_last=True)
 
 
-async def speech_in(model: VoiceModel, batch: list[Chunk]) -> list[Stretch]:
+async def speech_in(model: VoiceModel, batch: list[Chunk]) -> list[SpeakerStretch]:
     """Return the speech in the windows' own frames.
 
     Raises:
@@ -94,7 +94,7 @@ async def speech_in(model: VoiceModel, batch: list[Chunk]) -> list[Stretch]:
         for who in range(3):
             _collect(voices, window, cuts, speaks[:, who], clear[:, who], activity[:, who])
     vectors = await embedded(model, voices.sounds)
-    return [Stretch(*facts, vectors[place]) for facts, place in voices.speech]
+    return [SpeakerStretch(*facts, vectors[place]) for facts, place in voices.speech]
 
 
 def pauses(nobody: Floats) -> list[int]:

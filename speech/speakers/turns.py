@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .clustering import Labels
-from .local import Stretch
+from .local import SpeakerStretch
 from .model import Floats
 from .tuning import FIRST, FRAME, RATE, TUNING
 
@@ -62,7 +62,7 @@ def frame_at(seconds: float) -> int:
     return max(0, int((seconds * RATE - FIRST) // FRAME))
 
 
-def diarization(found: Sequence[Stretch], labels: Labels, voices: Floats) -> Diarization:
+def diarization(found: Sequence[SpeakerStretch], labels: Labels, voices: Floats) -> Diarization:
     """Join stretches of speech into turns; speakers are numbered in order of first appearance."""
     activity = np.zeros((max(one.start + len(one.activity) for one in found), len(voices)), np.float32)
     for one, speaker in zip(found, labels, strict=True):

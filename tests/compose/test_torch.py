@@ -89,7 +89,10 @@ def test_the_gpu_report_goes_through_docker(
 ) -> None:
     """A whole round: build, start, answers, speed, and one of two containers' tritonservers killed."""
     monkeypatch.setattr(gpu_report, "SECONDS", 0.3)
-    report, given = gpu_report.Report(tmp_path / "report.md"), {**os.environ, **TORCH, "PORT": str(PORT + 10)}
+    report, given = (
+        gpu_report.GpuReport(tmp_path / "report.md"),
+        {**os.environ, **TORCH, "PORT": str(PORT + 10)},
+    )
     served = Round("torch", ("mini-whisper",), spare=True)
     gpu_report.run_round(lambda one: InDocker(one, given), served, report)
     assert [state for _, state, _ in report.rows] == ["ok"] * 6, report.text()

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from build.catalog import ROOT
-from gateway.metrics import Metrics as GatewayMetrics
-from gateway.metrics import StreamTimer
-from ops.guard.metrics import Metrics as GuardMetrics
+from gateway.metrics import GatewayMetrics, StreamTimer
+from ops.guard.metrics import GuardMetrics
 from scripts.metrics import PAGE, declared, nginx_page, renewed
 
 PROMTOOL = ROOT / ".venv" / "prometheus" / "usr" / "bin" / "promtool"

@@ -20,7 +20,7 @@ from build.catalog import ROOT, CatalogError, load_catalog
 from build.plan import Places, plan_job
 from build.recipes import load_recipe
 from build.targets.trtllm.engine_rules import Engines, findings
-from build.targets.trtllm.image import Image
+from build.targets.trtllm.image import TrtLlmBuilderImage
 from build.targets.trtllm.preflight import check
 from build.tensors import NEEDED, parse_config
 from build.toolchain import Unfit
@@ -33,7 +33,7 @@ from tests.fakes.nvidia_tools import parser_of
 pytestmark = pytest.mark.long
 PAGE = (ROOT / "docs/tensorrt-llm/refusals.md").read_text("utf-8")
 CATALOG = load_catalog()
-Change = Callable[[Image], None]
+Change = Callable[[TrtLlmBuilderImage], None]
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Case:
 def template(old: str, new: str) -> Change:
     """Replace a pattern in the engine model's template, which must be there."""
 
-    def change(image: Image) -> None:
+    def change(image: TrtLlmBuilderImage) -> None:
         text = image.template.read_text()
         assert re.search(old, text), old
         image.template.write_text(re.sub(old, new, text, count=1))
@@ -73,7 +73,7 @@ def added(text: str) -> Change:
 def tool(name: str, old: str, new: str) -> Change:
     """The tool's own help says something else."""
 
-    def change(image: Image) -> None:
+    def change(image: TrtLlmBuilderImage) -> None:
         path = image.root / ("usr/local/bin/trtllm-build" if name == "trtllm-build" else f"app/{name}")
         text = re.sub(r"\s+", " ", parser_of(name).format_help())
         assert old in text
@@ -149,7 +149,7 @@ def test_one_change_is_refused(case: Case, tmp_path: Path, monkeypatch: pytest.M
     root = make_image(tmp_path / "image")
     for name, value in environment(root).items():
         monkeypatch.setenv(name, value)
-    image = Image(root)
+    image = TrtLlmBuilderImage(root)
     case.change(image)
     with pytest.raises((Unfit, ToolchainError, CatalogError)) as refused:
         job = plan_job(
@@ -198,7 +198,7 @@ def test_what_may_be_lost_is_left_out(tmp_path: Path, monkeypatch: pytest.Monkey
         without("input", "min_tokens"), retyped("input", "presence_penalty", "TYPE_FP64"), without("output", "context_logits"),
         added('input [ { name: "cache_salt" data_type: TYPE_INT32 dims: [ 1 ] optional: true } ]\n'),
     ):  # fmt: skip
-        change(Image(root))
+        change(TrtLlmBuilderImage(root))
     render(load_recipe(CATALOG["mini-t5"], "trtllm"), tmp_path / "bundle")
     repository = tmp_path / "bundle" / "repository"
     configs = {path.name: parse_config(path / "config.pbtxt") for path in repository.iterdir()}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from build.targets import names
-from scripts.house import TARGETS, Source, arrows, circles, module_graph, sources
+from scripts.house import TARGETS, SourceFile, arrows, circles, module_graph, sources
 
 # Who may import whom: the plan of docs/architecture.md.
 ARROWS = {
@@ -59,7 +59,7 @@ def within(module: str, *parents: str) -> bool:
     return any(f"{module}.".startswith(f"{parent}.") for parent in parents)
 
 
-def forbidden(found: list[Source]) -> list[str]:
+def forbidden(found: list[SourceFile]) -> list[str]:
     """`file:line module` of each import of a room that neither table allows."""
     rooms = tuple(ARROWS)
     return [

@@ -20,7 +20,7 @@ import tritonclient.http as kserve
 from openai import OpenAI
 from PIL import Image
 
-from miniatures.training.pictures.evaluate import Peer
+from miniatures.training.pictures.evaluate import PicturePeer
 from miniatures.training.pictures.museum import Exhibit, museum, recall
 from serving.engine.openvino.runtime import hardware_precision, this_cpu
 from tests.ports import first_port
@@ -55,9 +55,9 @@ def exhibits() -> list[Exhibit]:
 
 
 @pytest.fixture(scope="module")
-def peer() -> Peer:
+def peer() -> PicturePeer:
     """Transformers' model, processor and tokenizer on the weights of this repository."""
-    return Peer(ROOT / "miniatures" / "clip")
+    return PicturePeer(ROOT / "miniatures" / "clip")
 
 
 def url(data: bytes, kind: str = "png") -> str:
@@ -84,7 +84,7 @@ def post(stack: Stack, given: Any, **fields: Any) -> httpx.Response:
     return httpx.post(f"{stack.url}/v1/embeddings", json=body, timeout=120)
 
 
-def test_the_museum(client: OpenAI, exhibits: list[Exhibit], peer: Peer) -> None:
+def test_the_museum(client: OpenAI, exhibits: list[Exhibit], peer: PicturePeer) -> None:
     """600 pictures that training never saw find their captions, captions their pictures; both are
     transformers' vectors.
     """
@@ -230,7 +230,7 @@ def test_hostile_pictures(stack: Stack, exhibits: list[Exhibit]) -> None:
     np.testing.assert_allclose(after[0]["embedding"], before[0]["embedding"], atol=1e-5)
 
 
-def test_pictures_never_mix(client: OpenAI, exhibits: list[Exhibit], peer: Peer) -> None:
+def test_pictures_never_mix(client: OpenAI, exhibits: list[Exhibit], peer: PicturePeer) -> None:
     """Eight clients with pictures of their own, computed together: each gets its own vector."""
     own = exhibits[::4]
     expected = peer.pictures([one.picture for one in own])
@@ -245,7 +245,9 @@ def tensor(name: str, array: np.ndarray, kind: str) -> Any:
     return made
 
 
-def test_all_four_models_answer_kserve_clients(stack: Stack, exhibits: list[Exhibit], peer: Peer) -> None:
+def test_all_four_models_answer_kserve_clients(
+    stack: Stack, exhibits: list[Exhibit], peer: PicturePeer
+) -> None:
     """Façades and raw encoders, by Triton's own client."""
     client = kserve.InferenceServerClient(stack.kserve.removeprefix("http://"))
     few = exhibits[:3]
@@ -289,7 +291,7 @@ def test_base64_and_long_texts(stack: Stack, client: OpenAI) -> None:
     assert len(np.frombuffer(base64.b64decode(coded["embedding"]), "<f4")) == 128
 
 
-def test_the_torch_engine(tmp_path: Path, exhibits: list[Exhibit], peer: Peer) -> None:
+def test_the_torch_engine(tmp_path: Path, exhibits: list[Exhibit], peer: PicturePeer) -> None:
     """One instance of TARGET=torch: the same vectors, pictures and texts in one request."""
     build = [sys.executable, "-m", "build", "engines", "--target", "torch", "--model-id", MODEL]
     subprocess.run(build, cwd=ROOT, check=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.gpu_report import ROUNDS, Server, differences
+from scripts.gpu_report import ROUNDS, DeploymentClient, differences
 from tests.fakes.nvidia_image import make_plain_image
 from tests.ports import first_port
 
@@ -82,6 +82,6 @@ def test_it_says_what_was_compared_measured_and_lost(report: str) -> None:
 
 def test_what_is_expected_is_what_the_portable_engine_says(text_stack: Stack) -> None:
     """miniatures/expected.json is not made by hand."""
-    server = Server(text_stack.url, text_stack.kserve)
+    server = DeploymentClient(text_stack.url, text_stack.kserve)
     for model in ("mini-whisper", "mini-t5", "mini-bart", "mini-gpt2"):
         assert [*differences(server, model)] == []

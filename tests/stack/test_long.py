@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from miniatures.training.speech.clips import Clip, Clipper
+from miniatures.training.speech.clips import Clipper, SpeechClip
 from miniatures.training.speech.corpus import Corpus, make_corpus
 from miniatures.training.speech.recordings import record
 
@@ -64,7 +64,7 @@ def alone(stack: Stack, corpus: Corpus) -> dict[int, str]:
         return dict(enumerate(threads.map(heard, range(len(corpus.languages)))))
 
 
-def offsets(clip: Clip, segments: list[dict[str, float | str]]) -> list[float]:
+def offsets(clip: SpeechClip, segments: list[dict[str, float | str]]) -> list[float]:
     """Distances between true and found beginnings of the sentences that were transcribed without an error."""
     true, found = [segment.text for segment in clip.segments], [segment["text"] for segment in segments]
     pairs = difflib.SequenceMatcher(None, true, found, autojunk=False).get_matching_blocks()

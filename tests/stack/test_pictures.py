@@ -27,10 +27,10 @@ from openai import BadRequestError, OpenAI
 from PIL import Image
 
 from miniatures.training.answers.corpus import asked
-from miniatures.training.answers.evaluate import Pair, Peer, held_out
+from miniatures.training.answers.evaluate import AnswerPair, AnswerPeer, held_out
 from miniatures.training.answers.models import normalized
 from miniatures.training.answers.pictures import ALL, drawn, small
-from miniatures.training.answers.questions import Question, questions
+from miniatures.training.answers.questions import PictureQuestion, questions
 from scripts.clients import ask
 from tests.ports import first_port
 
@@ -63,30 +63,32 @@ def client(stack: Stack) -> OpenAI:
 
 
 @pytest.fixture(scope="module")
-def pairs() -> list[Pair]:
+def pairs() -> list[AnswerPair]:
     return held_out(40)
 
 
 @pytest.fixture(scope="module")
-def peers() -> dict[str, Peer]:
+def peers() -> dict[str, AnswerPeer]:
     """Transformers, greedily, in float32."""
-    return {model: Peer(kind, ROOT / "miniatures" / kind) for model, kind in KINDS.items()}
+    return {model: AnswerPeer(kind, ROOT / "miniatures" / kind) for model, kind in KINDS.items()}
 
 
 @pytest.fixture(scope="module")
-def described(peers: dict[str, Peer]) -> list[Pair]:
+def described(peers: dict[str, AnswerPeer]) -> list[AnswerPair]:
     return described_by(peers[MODEL])
 
 
-def described_by(peer: Peer) -> list[Pair]:
+def described_by(peer: AnswerPeer) -> list[AnswerPair]:
     """40 pictures, the same question about all of them, and for each an answer that is right for it alone.
     Transformers gives these; of a few more that are drawn it may not.
     """
-    rng, found = Random(78), dict[str, Pair]()
+    rng, found = Random(78), dict[str, AnswerPair]()
     while len(found) < 48:
         scene, picture = drawn(rng, ALL[len(found) % len(ALL)], held=True)
         right = next(one.answer for one in questions(scene, rng) if one.kind == "description")
-        found[right] = Pair(small(picture), Question("what is in the picture?", right, "description"))
+        found[right] = AnswerPair(
+            small(picture), PictureQuestion("what is in the picture?", right, "description")
+        )
     pairs = [*found.values()]
     answers = peer.answers(pairs)
     known = [one for one, answer in zip(pairs, answers, strict=True) if answer == one.question.answer]
@@ -106,7 +108,7 @@ def said(words: str) -> dict[str, Any]:
     return {"type": "text", "text": words}
 
 
-def about(pair: Pair) -> list[Any]:
+def about(pair: AnswerPair) -> list[Any]:
     content = [seen(saved(pair.picture, "PNG")), said(pair.question.text)]
     return [{"role": "user", "content": content}]
 
@@ -118,7 +120,7 @@ def answered(client: OpenAI, messages: list[Any], model: str = MODEL) -> str:
     return (done.choices[0].message.content or "").strip()
 
 
-def together(client: OpenAI, pairs: list[Pair], model: str = MODEL) -> list[str]:
+def together(client: OpenAI, pairs: list[AnswerPair], model: str = MODEL) -> list[str]:
     """Answers to all of them, asked at once."""
     with ThreadPoolExecutor(len(pairs)) as threads:
         return list(threads.map(lambda pair: answered(client, about(pair), model), pairs))
@@ -131,7 +133,7 @@ def alike(found: list[str], wanted: list[str]) -> float:
 
 @pytest.mark.parametrize("model", [*KINDS])
 def test_answers_are_transformers(
-    client: OpenAI, pairs: list[Pair], peers: dict[str, Peer], model: str
+    client: OpenAI, pairs: list[AnswerPair], peers: dict[str, AnswerPeer], model: str
 ) -> None:
     """Whole answers to 40 questions of every kind: a few alone, and all at once."""
     expected = peers[model].answers(pairs)
@@ -140,13 +142,13 @@ def test_answers_are_transformers(
     assert alike([*alone, *together(client, pairs, model)], [*expected[:5], *expected]) >= 0.95
 
 
-def test_one_question_about_forty_pictures(client: OpenAI, described: list[Pair]) -> None:
+def test_one_question_about_forty_pictures(client: OpenAI, described: list[AnswerPair]) -> None:
     """All at once: 40 right answers, of which no two are the same."""
     assert together(client, described) == [pair.question.answer for pair in described]
 
 
 def test_one_question_about_forty_pictures_while_an_instance_dies(
-    stack: Stack, client: OpenAI, described: list[Pair]
+    stack: Stack, client: OpenAI, described: list[AnswerPair]
 ) -> None:
     """kill -9 of one of two tritonservers under 40 clients: 40 right answers, and another server."""
     before = starts(stack, range(4))
@@ -161,7 +163,7 @@ def test_one_question_about_forty_pictures_while_an_instance_dies(
         time.sleep(0.2)
 
 
-def test_streamed(client: OpenAI, pairs: list[Pair]) -> None:
+def test_streamed(client: OpenAI, pairs: list[AnswerPair]) -> None:
     """The same text, piece by piece, with usage that counts the picture's rows."""
     whole = pairs[0].question.answer
     stream = client.chat.completions.create(
@@ -179,7 +181,7 @@ def test_streamed(client: OpenAI, pairs: list[Pair]) -> None:
     assert chunks[-1].usage.prompt_tokens > 144
 
 
-def test_several_pictures_and_turns(client: OpenAI, pairs: list[Pair]) -> None:
+def test_several_pictures_and_turns(client: OpenAI, pairs: list[AnswerPair]) -> None:
     """Two pictures in a message, one more in a later turn, a system message, log probabilities, stop. It
     learnt to look at one picture alone, so its answers are not checked here.
     """
@@ -198,7 +200,7 @@ def test_several_pictures_and_turns(client: OpenAI, pairs: list[Pair]) -> None:
     assert answered(client, messages) == answered(client, messages)
 
 
-def test_turns(client: OpenAI, described: list[Pair]) -> None:
+def test_turns(client: OpenAI, described: list[AnswerPair]) -> None:
     """The first question is about the picture, and so is the second, two messages later."""
     words = "what colour is the background?"
     for pair in described[:5]:
@@ -209,7 +211,7 @@ def test_turns(client: OpenAI, described: list[Pair]) -> None:
             {"role": "user", "content": words},
         ]
         assert answered(client, messages) == answered(
-            client, about(Pair(pair.picture, Question(words, "", "")))
+            client, about(AnswerPair(pair.picture, PictureQuestion(words, "", "")))
         )
 
 
@@ -264,7 +266,7 @@ TRAPS = [
 
 
 @pytest.mark.timeout(1200)
-def test_hostile_pictures(stack: Stack, client: OpenAI, pairs: list[Pair]) -> None:
+def test_hostile_pictures(stack: Stack, client: OpenAI, pairs: list[AnswerPair]) -> None:
     """Broken files and traps, eight clients at once: 200 or 400, nothing else, in bounded memory; no process
     ends, and answers are as before. CONCH_BROKEN: how many of each of five kinds (10).
     """
@@ -296,7 +298,7 @@ def tensor(name: str, array: np.ndarray, kind: str) -> Any:
     return made
 
 
-def nvidias(kind: str, pair: Pair, *, stream: bool) -> list[Any]:
+def nvidias(kind: str, pair: AnswerPair, *, stream: bool) -> list[Any]:
     """What tools/multimodal/client.py sends with this --model_type, for a miniature's own end."""
     pixels = normalized(torch.from_numpy(np.asarray(pair.picture)[None].copy()))
     text = asked(kind, pair.question.text, first=True) if kind == "blip2" else pair.question.text
@@ -337,7 +339,7 @@ def streamed(stack: Stack, model: str, inputs: list[Any], to: dict[str, str]) ->
 
 @pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls"])
 @pytest.mark.parametrize("pool", [*KINDS])
-def test_nvidias_client(stack: Stack, pairs: list[Pair], pool: str, model: str) -> None:
+def test_nvidias_client(stack: Stack, pairs: list[AnswerPair], pool: str, model: str) -> None:
     """Its requests of both --model_type, whole and with --streaming, with and without --use_bls."""
     triton, to = grpcclient.InferenceServerClient(stack.grpc), {"x-model-id": pool}
     outputs = [grpcclient.InferRequestedOutput("text_output")]
@@ -349,7 +351,7 @@ def test_nvidias_client(stack: Stack, pairs: list[Pair], pool: str, model: str) 
         assert streamed(stack, f"{model}_stream", asking, to) == pair.question.answer
 
 
-def test_the_terminal(stack: Stack, pairs: list[Pair], tmp_path: Any, capsys: Any) -> None:
+def test_the_terminal(stack: Stack, pairs: list[AnswerPair], tmp_path: Any, capsys: Any) -> None:
     """scripts/ask by both protocols."""
     path = tmp_path / "picture.png"
     pairs[0].picture.save(path)
@@ -362,6 +364,8 @@ def test_the_terminal(stack: Stack, pairs: list[Pair], tmp_path: Any, capsys: An
 
 
 @those_of("pictures")
-def test_the_example_of_the_guide(stack: Stack, tmp_path: Path, block: Block, pairs: list[Pair]) -> None:
+def test_the_example_of_the_guide(
+    stack: Stack, tmp_path: Path, block: Block, pairs: list[AnswerPair]
+) -> None:
     (tmp_path / "picture.png").write_bytes(saved(pairs[0].picture, "PNG"))
     assert block.run(stack, tmp_path, {"llava-1.5-7b": "mini-llava"}).strip()

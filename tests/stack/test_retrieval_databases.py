@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from conch.errors import ApiError
 from conch.pictures import Picture
-from gateway.retrieval.filters import Comparison
+from gateway.retrieval.filters import ComparisonFilter
 from retrieval import library as work
 from retrieval.calibration import Scale, Scales
 from retrieval.documents import Documents, DocumentsDown, Page, Record, open_documents
@@ -35,17 +35,17 @@ from retrieval.library import (
     Library,
 )
 from retrieval.maintenance import check, reembed, sweep
-from retrieval.search import Request, Result, search
+from retrieval.search import Result, SearchRequest, search
 from retrieval.vectors import VectorsDown, open_vectors
 from retrieval.vectors.milvus import AT_ONCE
-from retrieval.worker import Limits, Worker, settled, stopped
+from retrieval.worker import Worker, WorkerLimits, settled, stopped
 
 from .databases import MONGO_PASSWORD, MONGO_USER
 from .databases import opened as opened_database
 
 NUMBERS = count()
 SHORT = 0.5  # seconds of a lease, and of grace
-LIMITS = Limits(60, 1000, poll=0.05, late=4 * SHORT)  # nobody wakes the workers here
+LIMITS = WorkerLimits(60, 1000, poll=0.05, late=4 * SHORT)  # nobody wakes the workers here
 BRIEF = replace(LIMITS, lease=SHORT)
 PLAIN = {"attributes": {}, "strategy": {"max_tokens": 100, "overlap": 50}}
 
@@ -181,7 +181,7 @@ async def put(
 
 
 async def texts(library: Library, store: Record, query: str, **fields: object) -> list[str]:
-    request = Request([query], **{"threshold": 0.01, **fields})  # type: ignore[arg-type]
+    request = SearchRequest([query], **{"threshold": 0.01, **fields})  # type: ignore[arg-type]
     return [one.text for one in await search(library, store, request)]
 
 
@@ -278,7 +278,7 @@ def test_what_is_put_in_is_found(urls: tuple[str, str]) -> None:
             assert {one.status for one in made} == {COMPLETED}
             assert (await texts(library, store, "word3"))[0] == "word3 common"
             assert len(await texts(library, store, "common")) == 5
-            some = Comparison(type="gte", key="n", value=3)
+            some = ComparisonFilter(type="gte", key="n", value=3)
             assert set(await texts(library, store, "common", chosen=some)) == {"word3 common", "word4 common"}
             other = await new_store(library)
             assert await texts(library, other, "common") == []
@@ -499,7 +499,7 @@ def test_two_spaces_are_merged(urls: tuple[str, str]) -> None:
             store = await new_store(library, "a", "b")
             for n in range(3):
                 await put(library, store, f"word{n} common")
-            (best, *rest) = await search(library, store, Request(["word1"]))
+            (best, *rest) = await search(library, store, SearchRequest(["word1"]))
             assert best.text == "word1 common"
             assert best.score > 0.6
             assert all(one.score < 0.6 for one in rest)
@@ -537,7 +537,7 @@ def test_pictures_and_texts_are_found_by_both(urls: tuple[str, str]) -> None:
             await put(library, store, "a house on a hill", "house.txt")
 
             async def found(query: Item, **fields: object) -> list[Result]:
-                return await search(library, store, Request([query], **fields))  # type: ignore[arg-type]
+                return await search(library, store, SearchRequest([query], **fields))  # type: ignore[arg-type]
 
             both = await found("red boat")
             assert set(names(both)[:2]) == {"text.txt", "bare.png"}
@@ -552,7 +552,7 @@ def test_pictures_and_texts_are_found_by_both(urls: tuple[str, str]) -> None:
             assert names(hill)[0] == "house.txt"
             assert "titled.jpg" in names(hill)
             assert names(await found(Picture(b"green hill")))[0] == "titled.jpg"
-            only = Comparison(type="eq", key="caption", value="the painter at home")
+            only = ComparisonFilter(type="eq", key="caption", value="the painter at home")
             assert names(await found("boat", chosen=only)) == ["titled.jpg"]
 
             def renamed(there: Record) -> Record:
@@ -593,6 +593,6 @@ def test_a_store_for_texts_refuses_pictures(urls: tuple[str, str]) -> None:
             failed = await put(library, store, "boat", "boat.png", caption="a boat")
             assert failed.body["last_error"]["code"] == "unsupported_file"
             with pytest.raises(ApiError, match="no model of this vector store reads pictures"):
-                await search(library, store, Request([Picture(b"boat")]))
+                await search(library, store, SearchRequest([Picture(b"boat")]))
 
     run(case)

@@ -26,7 +26,7 @@ from transformers import BertModel
 
 from build.plan import read_manifest
 from build.targets.tensorrt.plans import Plans
-from miniatures.training.pictures.evaluate import Peer
+from miniatures.training.pictures.evaluate import PicturePeer
 from miniatures.training.pictures.museum import Exhibit, museum, recall
 from tests.fakes.hub import serving
 from tests.fakes.nvidia_image import environment, make_plain_image
@@ -88,9 +88,9 @@ def client(stack: Stack) -> OpenAI:
 
 
 @pytest.fixture(scope="module")
-def peer() -> Peer:
+def peer() -> PicturePeer:
     """Transformers' CLIP on the same weights."""
-    return Peer(ROOT / "miniatures" / "clip")
+    return PicturePeer(ROOT / "miniatures" / "clip")
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,9 @@ def triton(stack: Stack, model: str) -> Any:
 
 
 @pytest.mark.parametrize("count", [1, 3, 64])
-def test_pictures_and_captions(client: OpenAI, exhibits: list[Exhibit], peer: Peer, count: int) -> None:
+def test_pictures_and_captions(
+    client: OpenAI, exhibits: list[Exhibit], peer: PicturePeer, count: int
+) -> None:
     """Both plans of CLIP, by way of /v1/embeddings, one, some and as many as a plan takes at once."""
     few = exhibits[:count]
     pictures = embedded(client, [part(saved(one.picture, "PNG")) for one in few])
@@ -169,7 +171,7 @@ def test_tensors_are_those_of_the_other_targets(stack: Stack, built: dict[str, s
         assert said["outputs"] == [{"name": "embedding", "datatype": "FP32", "shape": [batch, -1]}]
 
 
-def test_raw_encoders(stack: Stack, exhibits: list[Exhibit], peer: Peer) -> None:
+def test_raw_encoders(stack: Stack, exhibits: list[Exhibit], peer: PicturePeer) -> None:
     """By Triton's own client: pixels and ids as transformers makes them, padding after a mask."""
     few, url = exhibits[:3], stack.kserve.removeprefix("http://")
     pixels = peer.pixels([one.picture for one in few])

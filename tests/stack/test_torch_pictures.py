@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from openai import OpenAI
 
-from miniatures.training.answers.evaluate import Peer, held_out
+from miniatures.training.answers.evaluate import AnswerPeer, held_out
 from tests.ports import first_port
 
 from .conftest import ROOT, Stack, portable, started
@@ -42,12 +42,12 @@ def test_answers_are_transformers(client: OpenAI, model: str) -> None:
     the engine on a GPU.
     """
     pairs = held_out(40)
-    expected = Peer(KINDS[model], ROOT / "miniatures" / KINDS[model]).answers(pairs)
+    expected = AnswerPeer(KINDS[model], ROOT / "miniatures" / KINDS[model]).answers(pairs)
     alone = [answered(client, about(pair), model) for pair in pairs[:3]]
     assert alike([*alone, *together(client, pairs, model)], [*expected[:3], *expected]) >= 0.95
 
 
 def test_one_question_about_forty_pictures(client: OpenAI) -> None:
     """All at once, in one running batch: 40 right answers, of which no two are the same."""
-    pairs = described_by(Peer(KINDS[MODEL], ROOT / "miniatures" / KINDS[MODEL]))
+    pairs = described_by(AnswerPeer(KINDS[MODEL], ROOT / "miniatures" / KINDS[MODEL]))
     assert together(client, pairs) == [pair.question.answer for pair in pairs]

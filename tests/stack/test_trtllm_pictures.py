@@ -20,7 +20,7 @@ import tritonclient.grpc as grpcclient
 from openai import BadRequestError, OpenAI
 from tritonclient.utils import InferenceServerException
 
-from miniatures.training.answers.evaluate import Pair
+from miniatures.training.answers.evaluate import AnswerPair
 from tests.ports import first_port
 
 from ..fakes.pictures import noise, saved
@@ -81,7 +81,7 @@ def to(pool: str) -> dict[str, str]:
     return {"x-model-id": pool}
 
 
-def test_answers_are_the_portable_engines(client: OpenAI, pairs: list[Pair], tmp_path: Path) -> None:
+def test_answers_are_the_portable_engines(client: OpenAI, pairs: list[AnswerPair], tmp_path: Path) -> None:
     """The same questions to the same weights on a CPU."""
     with started(portable(tmp_path, PORTABLE_PORT, MODELS, 2)) as other:
         cpu = other.openai(timeout=120)
@@ -105,7 +105,7 @@ def shared(stack: Stack) -> list[int]:
     ]
 
 
-def asked_first(stack: Stack, pair: Pair) -> str:
+def asked_first(stack: Stack, pair: AnswerPair) -> str:
     """The first instance's answer."""
     body = {
         "text_input": pair.question.text,
@@ -118,7 +118,7 @@ def asked_first(stack: Stack, pair: Pair) -> str:
     return str(answer.json()["text_output"]).strip()
 
 
-def test_cached_blocks_are_shared_by_equal_pictures_alone(stack: Stack, described: list[Pair]) -> None:
+def test_cached_blocks_are_shared_by_equal_pictures_alone(stack: Stack, described: list[AnswerPair]) -> None:
     """The second request about a picture reads none of its rows again; the same question about another
     picture shares nothing.
     """
@@ -137,7 +137,7 @@ def test_cached_blocks_are_shared_by_equal_pictures_alone(stack: Stack, describe
     assert shared(stack)[before:][4:] == [0, 0]
 
 
-def test_a_clients_own_id_does_not_mix_pictures_up(stack: Stack, described: list[Pair]) -> None:
+def test_a_clients_own_id_does_not_mix_pictures_up(stack: Stack, described: list[AnswerPair]) -> None:
     """`prompt_table_extra_id`, the same for different pictures."""
     own = tensor("prompt_table_extra_id", np.array([[7]], np.uint64), "UINT64")
     outputs = [grpcclient.InferRequestedOutput("text_output")]
@@ -187,7 +187,7 @@ def test_a_table_without_ids_of_its_own(stack: Stack) -> None:
     engine(stack, "tensorrt_llm", OTHER, 32, WIDTH, [868, 899, 5])
 
 
-def test_several_pictures_are_seen_in_their_order(client: OpenAI, described: list[Pair]) -> None:
+def test_several_pictures_are_seen_in_their_order(client: OpenAI, described: list[AnswerPair]) -> None:
     """Two pictures, then the same two the other way round and once more: cached blocks of one order are not
     taken for the other.
     """

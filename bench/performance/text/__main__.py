@@ -15,20 +15,20 @@ import time
 from collections.abc import Sequence
 
 from ..stage import machine, peer
-from .cells import MODELS, Cell, Model, middles
+from .cells import MODELS, BenchModel, TextCell, middles
 from .conch import conch
 from .peers import PEERS
 from .report import goals, kept, report
 
 
-def everybody(model: Model, peers: Sequence[str]) -> list[Cell]:
+def everybody(model: BenchModel, peers: Sequence[str]) -> list[TextCell]:
     """Measure Conch, then each peer."""
     rows = [
         row
         for name in peers
         for row in peer("bench.performance.text", "--peer", name, "--models", model.name)
     ]
-    return conch(model) + [Cell(**row) for row in rows]
+    return conch(model) + [TextCell(**row) for row in rows]
 
 
 def main() -> None:
@@ -50,7 +50,7 @@ def main() -> None:
             f"on {machine()}, {time.strftime('%Y-%m-%d')}, load average when it began "
             f"{os.getloadavg()[0]:.1f}"
         )
-        measured = list[list[Cell]]()
+        measured = list[list[TextCell]]()
         for number in range(arguments.runs):
             measured.append(everybody(model, arguments.peers))
             run = f"{when}, {number + 1} runs" if number else when

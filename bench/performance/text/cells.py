@@ -22,7 +22,7 @@ CONCH, INT8, CT2, HF = "Conch", "Conch, int8", "CTranslate2", "transformers"
 
 
 @dataclass(frozen=True)
-class Model:
+class BenchModel:
     """A shape. `answers`: the numbers of tokens to generate, in turn."""
 
     name: str
@@ -47,15 +47,15 @@ LONG = tuple(2 * n for n in SHORT)
 MODELS = {
     model.name: model
     for model in (
-        Model("flan-t5-small", "t5", "T5ForConditionalGeneration", LONG, 32128),
-        Model("bart-base", "bart", "BartForConditionalGeneration", LONG, 50265),
-        Model("gpt2-medium", "gpt2", "GPT2LMHeadModel", SHORT, 50257),
+        BenchModel("flan-t5-small", "t5", "T5ForConditionalGeneration", LONG, 32128),
+        BenchModel("bart-base", "bart", "BartForConditionalGeneration", LONG, 50265),
+        BenchModel("gpt2-medium", "gpt2", "GPT2LMHeadModel", SHORT, 50257),
     )
 }
 
 
 @dataclass(frozen=True)
-class Request:
+class BenchRequest:
     """Ids to read, and how many to generate."""
 
     ids: tuple[int, ...]
@@ -63,7 +63,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Cell:
+class TextCell:
     """One measurement, or the median of several. Times in seconds: to the first token (0 where unknown), and
     to the last. `lowest`, `highest`: tokens per second of several runs.
     """
@@ -82,26 +82,26 @@ class Cell:
     highest: float = 0.0
 
 
-Runs = dict[str, tuple[str, list[Cell]]]  # by model: when and where, and what was measured
+Runs = dict[str, tuple[str, list[TextCell]]]  # by model: when and where, and what was measured
 Timed = tuple[float, float]  # seconds until the first and until the last token of a request
-Call = Callable[[Sequence[Request]], list[Timed]]
+Call = Callable[[Sequence[BenchRequest]], list[Timed]]
 
 
-def requests(model: Model, count: int) -> list[Request]:
+def requests(model: BenchModel, count: int) -> list[BenchRequest]:
     """Return mixed lengths, the same for all systems, without special ids (the first and the last)."""
     random = np.random.default_rng(count)
     pairs = itertools.islice(itertools.cycle(zip(PROMPTS, model.answers, strict=True)), count)
     return [
-        Request(tuple(random.integers(10, model.vocabulary - 200, length).tolist()), wanted)
+        BenchRequest(tuple(random.integers(10, model.vocabulary - 200, length).tolist()), wanted)
         for length, wanted in pairs
     ]
 
 
-def measure(who: str, model: Model, concurrency: int, call: Call, batch: int = 1) -> Cell:
+def measure(who: str, model: BenchModel, concurrency: int, call: Call, batch: int = 1) -> TextCell:
     """Send all requests from threads. `batch` is the number of requests per call."""
     asked = requests(model, REQUESTS[concurrency])
     groups = [asked[i : i + batch] for i in range(0, len(asked), batch)]
-    call([Request(request.ids, 4) for request in groups[0]])
+    call([BenchRequest(request.ids, 4) for request in groups[0]])
     begin = time.perf_counter()
     with ThreadPoolExecutor(max(1, concurrency // batch)) as pool:
         timed = [one for group in pool.map(call, groups) for one in group]
@@ -110,7 +110,7 @@ def measure(who: str, model: Model, concurrency: int, call: Call, batch: int = 1
         [round(float(np.percentile(values, percent)), 4) for percent in (50, 99)]
         for values in zip(*timed, strict=True)
     )
-    cell = Cell(
+    cell = TextCell(
         who,
         model.name,
         concurrency,
@@ -126,16 +126,16 @@ def measure(who: str, model: Model, concurrency: int, call: Call, batch: int = 1
     return cell
 
 
-def middles(runs: Sequence[Sequence[Cell]]) -> list[Cell]:
+def middles(runs: Sequence[Sequence[TextCell]]) -> list[TextCell]:
     """Return the median of each measurement over several runs."""
     found: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for cell in (cell for run in runs for cell in run):
         found.setdefault((cell.who, cell.concurrency), []).append(dataclasses.asdict(cell))
-    return [Cell(**middle(rows, "tokens_per_second")) for rows in found.values()]
+    return [TextCell(**middle(rows, "tokens_per_second")) for rows in found.values()]
 
 
-def one(model: Model, lengths: tuple[int, int]) -> Request:
+def one(model: BenchModel, lengths: tuple[int, int]) -> BenchRequest:
     """Make a request of given lengths."""
-    return Request(
+    return BenchRequest(
         tuple(np.random.default_rng(3).integers(10, model.vocabulary - 200, lengths[0]).tolist()), lengths[1]
     )

@@ -19,7 +19,7 @@ from gateway.triton import decode, encode
 from ops.local import HOST, LocalDeployment
 
 from ..stage import running
-from .cells import CONCH, INT8, REQUESTS, Call, Cell, Model, Request, Timed, measure, one
+from .cells import CONCH, INT8, REQUESTS, BenchModel, BenchRequest, Call, TextCell, Timed, measure, one
 
 # (Ids to read, tokens to make) of short requests, of which so many run next to long ones.
 SHORT_ONE, FIRST_ONE, LONG_ONE = (16, 5), (16, 2), (16, 500)
@@ -30,7 +30,7 @@ FIRST_ALONE = "Conch, streamed, two tokens alone"
 FIRST_WITH_OTHERS = f"Conch, streamed, two tokens next to {OTHERS} others"
 
 
-def tensors(request: Request) -> dict[str, Any]:
+def tensors(request: BenchRequest) -> dict[str, Any]:
     """Make inputs of `tensorrt_llm`; no id ends an answer."""
     scalars = {"input_lengths": len(request.ids), "request_output_len": request.wanted, "end_id": -1}
     return {
@@ -43,7 +43,7 @@ def unary(layout: LocalDeployment) -> Call:
     """Call `tensorrt_llm` over HTTP."""
     client = httpx.Client(trust_env=False, base_url=f"http://{HOST}:{layout.kserve_http}", timeout=600)
 
-    def call(group: Sequence[Request]) -> list[Timed]:
+    def call(group: Sequence[BenchRequest]) -> list[Timed]:
         (request,) = group
         body, headers = encode(tensors(request), ["sequence_length"], "")
         begin = time.perf_counter()
@@ -59,7 +59,7 @@ def unary(layout: LocalDeployment) -> Call:
 def streamed(layout: LocalDeployment) -> Call:
     """Call `tensorrt_llm_stream` over gRPC: a response for each token."""
 
-    def call(group: Sequence[Request]) -> list[Timed]:
+    def call(group: Sequence[BenchRequest]) -> list[Timed]:
         (request,) = group
         client, answers = grpc.InferenceServerClient(f"{HOST}:{layout.kserve_grpc}"), SimpleQueue[Any]()
         client.start_stream(lambda result, error: answers.put((result, error, time.perf_counter())))
@@ -85,7 +85,7 @@ def streamed(layout: LocalDeployment) -> Call:
     return call
 
 
-def some(who: str, model: Model, call: Call, lengths: tuple[int, int] = SHORT_ONE) -> Cell:
+def some(who: str, model: BenchModel, call: Call, lengths: tuple[int, int] = SHORT_ONE) -> TextCell:
     """Send short requests one after another."""
     begin = time.perf_counter()
     timed = [call([one(model, lengths)])[0] for _ in range(SHORT_ONES)]
@@ -95,13 +95,13 @@ def some(who: str, model: Model, call: Call, lengths: tuple[int, int] = SHORT_ON
         for values in zip(*timed, strict=True)
     )
     rate = round(tokens / seconds, 1)
-    cell = Cell(who, model.name, 1, SHORT_ONES, tokens, rate, first, slow_first, p50, p99)
+    cell = TextCell(who, model.name, 1, SHORT_ONES, tokens, rate, first, slow_first, p50, p99)
     print(json.dumps(dataclasses.asdict(cell)), flush=True)
     return cell
 
 
 @contextmanager
-def long_ones(model: Model, call: Call, count: int) -> Iterator[None]:
+def long_ones(model: BenchModel, call: Call, count: int) -> Iterator[None]:
     """Keep so many long requests running, each followed by another."""
     over = threading.Event()
 
@@ -121,7 +121,7 @@ def long_ones(model: Model, call: Call, count: int) -> Iterator[None]:
             thread.join()
 
 
-def beside_others(model: Model, unary: Call, streamed: Call) -> list[Cell]:
+def beside_others(model: BenchModel, unary: Call, streamed: Call) -> list[TextCell]:
     """Measure short requests during a long one, and the first token of streams during eight long ones."""
     cells = [some(ALONE, model, unary), some(FIRST_ALONE, model, streamed, FIRST_ONE)]
     with long_ones(model, unary, 1):
@@ -131,7 +131,7 @@ def beside_others(model: Model, unary: Call, streamed: Call) -> list[Cell]:
     return cells
 
 
-def conch(model: Model) -> list[Cell]:
+def conch(model: BenchModel) -> list[TextCell]:
     """Measure one instance after another: unary and streamed, and with int8 weights one of them."""
     with running(f"random-{model.name}-int8") as (layout, _):
         cells = [measure(INT8, model, concurrency, unary(layout)) for concurrency in REQUESTS]

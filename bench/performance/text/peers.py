@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ..stage import cores
-from .cells import CT2, HF, REQUESTS, Call, Cell, Model, Request, Timed, measure
+from .cells import CT2, HF, REQUESTS, BenchModel, BenchRequest, Call, TextCell, Timed, measure
 
 
-def checkpoint(model: Model) -> Path:
+def checkpoint(model: BenchModel) -> Path:
     """Write the random weights in Hugging Face layout, with the bundle's seed."""
     folder = model.folder / "checkpoint"
     if not (folder / "model.safetensors").exists():
@@ -43,7 +43,7 @@ class Numbered:
         return f"<{token}>"
 
 
-def converted(model: Model) -> Path:
+def converted(model: BenchModel) -> Path:
     """Convert the weights for CTranslate2, in float32; it quantizes when it loads."""
     from ctranslate2.converters import TransformersConverter
 
@@ -58,7 +58,7 @@ def converted(model: Model) -> Path:
     return folder
 
 
-def ct2_call(model: Model, precision: str, workers: int) -> Call:
+def ct2_call(model: BenchModel, precision: str, workers: int) -> Call:
     """Run a batch; finished rows leave it. `workers` batches run concurrently and share the cores."""
     import ctranslate2
 
@@ -71,7 +71,7 @@ def ct2_call(model: Model, precision: str, workers: int) -> Call:
         intra_threads=max(1, cores() // workers),
     )
 
-    def call(group: Sequence[Request]) -> list[Timed]:
+    def call(group: Sequence[BenchRequest]) -> list[Timed]:
         begin, first = time.perf_counter(), dict[int, float]()
         # A decoder alone reads what the shortest prompt leaves of the others step by step; those steps count,
         # but make nothing.
@@ -115,7 +115,7 @@ def ct2_call(model: Model, precision: str, workers: int) -> Call:
     return call
 
 
-def ctranslate2(model: Model) -> list[Cell]:
+def ctranslate2(model: BenchModel) -> list[TextCell]:
     """Measure both precisions, as static batches and as single requests on as many workers as cores."""
     cells = []
     for precision in ("float32", "int8"):
@@ -128,7 +128,7 @@ def ctranslate2(model: Model) -> list[Cell]:
     return cells
 
 
-def transformers_call(model: Model, precision: str) -> Call:
+def transformers_call(model: BenchModel, precision: str) -> Call:
     """Run `generate` on a batch with left padding; a finished row stays until the longest has finished."""
     import torch
     import transformers as library
@@ -149,7 +149,7 @@ def transformers_call(model: Model, precision: str) -> Call:
             self.first = self.first or time.perf_counter() - self.begin
             return torch.zeros(len(ids), dtype=torch.bool)
 
-    def call(group: Sequence[Request]) -> list[Timed]:
+    def call(group: Sequence[BenchRequest]) -> list[Timed]:
         clock, width, longest = (
             Clock(),
             max(len(request.ids) for request in group),
@@ -173,7 +173,7 @@ def transformers_call(model: Model, precision: str) -> Call:
     return call
 
 
-def transformers(model: Model) -> list[Cell]:
+def transformers(model: BenchModel) -> list[TextCell]:
     """Measure both precisions as static batches."""
     cells = []
     for precision in ("float32", "bfloat16"):

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from math import isnan, nan
 
 from ..stage import DOCS, spread
-from .cells import CONCH, CT2, HF, INT8, LONG, MODELS, PROMPTS, REQUESTS, SHORT, Cell, Model, Runs
+from .cells import CONCH, CT2, HF, INT8, LONG, MODELS, PROMPTS, REQUESTS, SHORT, BenchModel, Runs, TextCell
 from .conch import ALONE, FIRST_ALONE, FIRST_WITH_OTHERS, OTHERS, WITH_A_LONG_ONE
 
 
-def best(cells: Sequence[Cell], who: str, model: str, concurrency: int) -> float:
+def best(cells: Sequence[TextCell], who: str, model: str, concurrency: int) -> float:
     """Return tokens per second of a system's fastest mode with so many requests available, not necessarily
     all at once. NaN if not measured.
     """
@@ -21,7 +21,7 @@ def best(cells: Sequence[Cell], who: str, model: str, concurrency: int) -> float
     return max((c.tokens_per_second for c in found), default=nan)
 
 
-def rate(cells: Sequence[Cell], who: str, model: str, concurrency: int) -> float:
+def rate(cells: Sequence[TextCell], who: str, model: str, concurrency: int) -> float:
     """Return Conch's unary tokens per second, float or int8; NaN if not measured."""
     found = (
         c.tokens_per_second for c in cells if (c.who, c.model, c.concurrency) == (who, model, concurrency)
@@ -29,12 +29,12 @@ def rate(cells: Sequence[Cell], who: str, model: str, concurrency: int) -> float
     return next(found, nan)
 
 
-def ratio(cells: Sequence[Cell], who: str, peer_name: str, model: str, concurrency: int) -> float:
+def ratio(cells: Sequence[TextCell], who: str, peer_name: str, model: str, concurrency: int) -> float:
     """Divide it by a peer's best."""
     return rate(cells, who, model, concurrency) / best(cells, peer_name, model, concurrency)
 
 
-def goals(cells: Sequence[Cell]) -> Iterator[tuple[str, float, float]]:
+def goals(cells: Sequence[TextCell]) -> Iterator[tuple[str, float, float]]:
     """Return goal, target and result of what was measured."""
     for model in dict.fromkeys(cell.model for cell in cells):
         own = {cell.who: cell for cell in cells if cell.model == model}
@@ -66,7 +66,7 @@ def shown(value: float, form: str) -> str:
     return "–" if isnan(value) else form.format(value)
 
 
-def ratios(cells: Sequence[Cell]) -> list[str]:
+def ratios(cells: Sequence[TextCell]) -> list[str]:
     """Return tokens per second, Conch's and the peers' best, in Markdown."""
     lines = [
         "",
@@ -82,7 +82,7 @@ def ratios(cells: Sequence[Cell]) -> list[str]:
     return lines
 
 
-def table(cells: Sequence[Cell]) -> list[str]:
+def table(cells: Sequence[TextCell]) -> list[str]:
     """Return Markdown rows."""
     lines = [
         "",
@@ -98,12 +98,12 @@ def table(cells: Sequence[Cell]) -> list[str]:
     return lines
 
 
-def kept(models: Sequence[Model]) -> Runs:
+def kept(models: Sequence[BenchModel]) -> Runs:
     """Return earlier measurements of other models."""
     path = DOCS / "text-cpu.json"
     data = json.loads(path.read_text("utf-8")) if path.exists() else {}
     return {
-        name: (run["run"], [Cell(**row) for row in run["cells"]])
+        name: (run["run"], [TextCell(**row) for row in run["cells"]])
         for name, run in data.items()
         if name in set(MODELS) - {model.name for model in models}
     }
@@ -166,7 +166,7 @@ def report(runs: Runs) -> None:
     plot(cells)
 
 
-def plot(cells: Sequence[Cell]) -> None:
+def plot(cells: Sequence[TextCell]) -> None:
     """Plot tokens per second, one panel for each shape."""
     from matplotlib.figure import Figure
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from build import checkpoints
 from build.checkpoints.arguments import Arguments, parse, write_pictures, write_tokenizer
-from serving.architectures.transformer import AlignmentCaches, Encoder, Model, Shape
+from serving.architectures.transformer import AlignmentCaches, Encoder, Shape, Transformer
 
 from .stateful import compress, decoder_graph, memories, rename
 
@@ -32,7 +32,7 @@ class Aligner(nn.Module):
     to the cross-attention weights [heads, n, encoder positions] of the alignment heads.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Transformer) -> None:
         super().__init__()
         self.decoder, self.pairs = model.decoder, model.shape.alignment_heads
 
@@ -52,7 +52,7 @@ def encoder_graph(encoder: Encoder) -> ov.Model:
     return graph
 
 
-def aligner_graph(model: Model) -> ov.Model:
+def aligner_graph(model: Transformer) -> ov.Model:
     """Trace the aligner for texts and encoder outputs of any length."""
     module, shape = Aligner(model), model.shape
     heads, width = shape.decoder_heads, shape.head_width
@@ -73,7 +73,7 @@ def picture_graph(pictures: nn.Module) -> ov.Model:
     return graph
 
 
-def graphs(model: Model) -> dict[str, ov.Model]:
+def graphs(model: Transformer) -> dict[str, ov.Model]:
     """Trace all graphs that the shape needs, by file name."""
     made = {"encoder": encoder_graph(model.encoder)} if model.encoder is not None else {}
     made["decoder"] = decoder_graph(model.decoder)
@@ -82,7 +82,7 @@ def graphs(model: Model) -> dict[str, ov.Model]:
     return made
 
 
-def relative_bias(model: Model, shape: Shape) -> np.ndarray:
+def relative_bias(model: Transformer, shape: Shape) -> np.ndarray:
     """Return float32 [heads, distances]: what the decoder adds to the score of an id that many positions
     earlier.
     """

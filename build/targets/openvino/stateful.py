@@ -215,7 +215,7 @@ class Slotted:
         raise NotImplementedError
 
 
-class Step(nn.Module):
+class DecoderStep(nn.Module):
     """One step of a decoder as a function of tensors alone."""
 
     def __init__(self, decoder: Decoder) -> None:
@@ -268,7 +268,7 @@ def decoder_graph(decoder: Decoder) -> ov.Model:
     cached = [(f"past.{name}", torch.randn(batch, heads, past, width)) for name in cache]
     cached += [(f"memory.{name}", torch.randn(1, heads, length, width)) for name in cache if has_memory]
     ports += [(name, [-1, heads, -1, width], tensor) for name, tensor in cached]
-    graph = ov.convert_model(Step(decoder), example_input=tuple(example for _, _, example in ports))
+    graph = ov.convert_model(DecoderStep(decoder), example_input=tuple(example for _, _, example in ports))
     seen = ["cross_attention"] if shape.step_heads else []
     rename(
         graph,

@@ -15,12 +15,12 @@ import torch
 
 from build.checkpoints import encoders
 from conch.bundle import EngineFacts, PictureFacts
-from serving.architectures.bert import Embedder
+from serving.architectures.bert import TextEmbedder
 from serving.architectures.clip import Clip
 
 from . import graphs
 from .graphs import VECTOR, Graph
-from .plans import Plan, Plans, Tensor, command, run
+from .plans import Plan, Plans, PlanTensor, command, run
 from .quantize import quantize
 
 DATATYPES = {torch.int32: "TYPE_INT32", torch.float32: "TYPE_FP32", torch.float16: "TYPE_FP16"}
@@ -45,7 +45,7 @@ def traced(network: encoders.Network, dtype: torch.dtype) -> list[Graph]:
             graphs.texts("text", network.text, clip.vocabulary, clip.dimensions),
             graphs.pictures("image", network.picture, clip.size, clip.dimensions, dtype),
         ]
-    assert isinstance(network, Embedder)  # family speakers has no recipe for this target
+    assert isinstance(network, TextEmbedder)  # family speakers has no recipe for this target
     return [graphs.texts("encoder", network, network.shape.vocabulary, network.shape.width)]
 
 
@@ -57,7 +57,7 @@ def plan(graph: Graph, sizes: Sizes) -> Plan:
 
     favoured = min(sizes.favoured_rows, sizes.rows), min(sizes.favoured_tokens, sizes.tokens)
     inputs = tuple(
-        Tensor(
+        PlanTensor(
             name,
             DATATYPES[example.dtype],
             shape(free, 1, 1),

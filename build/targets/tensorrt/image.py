@@ -9,7 +9,7 @@ from conch.nvidia_images import TensorRtImage
 MAJOR = 10  # TensorRT's interfaces that this was written for; image 25.07-py3 has 10.11
 
 
-class Image(TensorRtImage):
+class TrtexecImage(TensorRtImage):
     """The image that has trtexec."""
 
     def tools(self) -> dict[str, str]:

@@ -13,7 +13,7 @@ FILE = "plans.json"
 
 
 @dataclass(frozen=True)
-class Tensor:
+class PlanTensor:
     """An input: Triton's name of its dtype, and the smallest, the optimal and the largest shape."""
 
     name: str
@@ -28,7 +28,7 @@ class Plan:
     """One plan, `engine/<name>.plan`."""
 
     name: str
-    inputs: tuple[Tensor, ...]
+    inputs: tuple[PlanTensor, ...]
     output: str
     dimensions: int
 

@@ -19,8 +19,8 @@ from ...tensors import parse_config
 from ..nvidia.options import misfits, require
 from ..nvidia.target import InImage
 from ..plain import Plain
-from .image import MAJOR, Image
-from .plans import Plan, Plans, Tensor, command
+from .image import MAJOR, TrtexecImage
+from .plans import Plan, Plans, PlanTensor, command
 from .rules import configured, findings, write
 
 REMEDY = "use the image of docker/server.Dockerfile"
@@ -29,7 +29,7 @@ REMEDY = "use the image of docker/server.Dockerfile"
 class TensorRt(InImage, Plain):
     """Exports with torch and onnx, compiles with the image's trtexec; Triton runs the plans itself."""
 
-    name, image = "tensorrt", Image
+    name, image = "tensorrt", TrtexecImage
     code = (
         "build/targets/tensorrt",
         "build/checkpoints",
@@ -40,7 +40,7 @@ class TensorRt(InImage, Plain):
 
     def preflight(self, recipe: Recipe, work: BuildSteps, numbers: int = 0, devices: str = "") -> None:
         """See Target."""
-        found = _findings(Image.from_environment(), str(recipe.parameters["precision"]), devices)
+        found = _findings(TrtexecImage.from_environment(), str(recipe.parameters["precision"]), devices)
         require(recipe.family, [*_calibration(recipe.parameters), *found])
 
     def render_engine(self, model: TritonModel, recipe: Recipe, folder: Path, engine: Path) -> None:
@@ -74,7 +74,7 @@ def _calibration(parameters: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _findings(image: Image, precision: str, devices: str) -> Iterator[str]:
+def _findings(image: TrtexecImage, precision: str, devices: str) -> Iterator[str]:
     """Return what of the image or the machine does not fit."""
     text = image.help()
     if text is None:
@@ -83,7 +83,9 @@ def _findings(image: Image, precision: str, devices: str) -> Iterator[str]:
         version = image.versions()["tensorrt"]
         if int(version.partition(".")[0]) != MAJOR:
             yield f"{image.trtexec} is of TensorRT {version}, Conch is written for {MAJOR}; {REMEDY}"
-        asked = Plan("encoder", (Tensor("input_ids", "TYPE_INT32", (1, 1), (1, 1), (1, 1)),), "embedding", 1)
+        asked = Plan(
+            "encoder", (PlanTensor("input_ids", "TYPE_INT32", (1, 1), (1, 1), (1, 1)),), "embedding", 1
+        )
         argv = command(str(image.trtexec), Path("a.onnx"), asked, Path("a.plan"), Path("a.cache"), precision)
         yield from (f"{image.trtexec}: {wrong}; {REMEDY}" for wrong in misfits(argv[1:], text))
     found = gpus(devices)

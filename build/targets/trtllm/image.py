@@ -27,7 +27,7 @@ SCRIPTS = {
 }
 
 
-class Image(TensorRtLlmImage):
+class TrtLlmBuilderImage(TensorRtLlmImage):
     """The image that has TensorRT-LLM, for a builder."""
 
     @property

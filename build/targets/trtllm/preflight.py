@@ -20,13 +20,15 @@ from ...tensors import misfits as tensor_misfits
 from ...toolchain import TemplateError
 from ..nvidia.options import misfits, require
 from .engine_config import fill, missing_placeholders, unknown_placeholders
-from .image import SCRIPTS, Image
+from .image import SCRIPTS, TrtLlmBuilderImage
 from .limits import world_size
 
 WIDTH = {"int8": 1.0, "int4": 0.5}  # bytes for a number, where it is not the precision's
 
 
-def check(recipe: Recipe, work: BuildSteps, image: Image, numbers: int = 0, devices: str = "") -> None:
+def check(
+    recipe: Recipe, work: BuildSteps, image: TrtLlmBuilderImage, numbers: int = 0, devices: str = ""
+) -> None:
     """Compare before anything long runs. `numbers` is the count of weights; `devices` lists the GPUs to build
     on, empty for all.
 
@@ -37,7 +39,7 @@ def check(recipe: Recipe, work: BuildSteps, image: Image, numbers: int = 0, devi
 
 
 def findings(
-    recipe: Recipe, work: BuildSteps, image: Image, numbers: int = 0, devices: str = ""
+    recipe: Recipe, work: BuildSteps, image: TrtLlmBuilderImage, numbers: int = 0, devices: str = ""
 ) -> list[str]:
     """Return everything that does not fit."""
     version = image.versions().get("tensorrt_llm", "missing")
@@ -61,7 +63,7 @@ def _release(version: str, release: Release | None, family: str) -> Iterator[str
         yield f"tensorrt_llm is {version}: {reason}; use the image of docker/server.Dockerfile"
 
 
-def _tools(commands: Sequence[Command], image: Image) -> Iterator[str]:
+def _tools(commands: Sequence[Command], image: TrtLlmBuilderImage) -> Iterator[str]:
     names = {**image.tools(), **{folder: f"/{folder}" for folder in FOLDERS}}
     helps: dict[tuple[str, ...], str | None] = {}
     for argv in (command.filled(names) for command in commands):
@@ -80,7 +82,7 @@ def _tools(commands: Sequence[Command], image: Image) -> Iterator[str]:
             )
 
 
-def _places(tool: str, image: Image) -> list[str]:
+def _places(tool: str, image: TrtLlmBuilderImage) -> list[str]:
     known = next((paths for paths in SCRIPTS.values() if tool.endswith(paths[0])), None)
     return (
         [str(image.root / "app/examples" / path) for path in known] if known else image.search_path.split(":")

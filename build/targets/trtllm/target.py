@@ -21,7 +21,7 @@ from ...toolchain import TemplateError
 from ..nvidia.target import InImage
 from .engine_config import fill
 from .engine_rules import Engines, findings, settings
-from .image import Image
+from .image import TrtLlmBuilderImage
 from .limits import check_possible, derived, world_size
 from .preflight import check
 
@@ -29,7 +29,7 @@ from .preflight import check
 class TensorRtLlm(InImage):
     """A target whose facts all follow from the image that this process runs in."""
 
-    name, image = "trtllm", Image
+    name, image = "trtllm", TrtLlmBuilderImage
     code = ()  # engines are made by the image's own tools
 
     def table(self, family: str) -> None:
@@ -49,7 +49,7 @@ class TensorRtLlm(InImage):
 
     def preflight(self, recipe: Recipe, work: BuildSteps, numbers: int = 0, devices: str = "") -> None:
         """See Target."""
-        check(recipe, work, Image.from_environment(), numbers, devices)
+        check(recipe, work, TrtLlmBuilderImage.from_environment(), numbers, devices)
 
     def render_engine(self, model: TritonModel, recipe: Recipe, folder: Path, engine: Path) -> None:
         """See Target: config.pbtxt out of the image's template. The model has no file of its own; Triton
@@ -57,7 +57,7 @@ class TensorRtLlm(InImage):
         """
         (folder / "1").mkdir(parents=True)
         (folder / "1" / ".keep").touch()
-        config = fill(Image.from_environment().template.read_text("utf-8"), recipe, engine)
+        config = fill(TrtLlmBuilderImage.from_environment().template.read_text("utf-8"), recipe, engine)
         if wrong := misfits(config, recipe):
             raise TemplateError("; ".join(wrong))
         (folder / "config.pbtxt").write_text(text_format.MessageToString(config), "utf-8")

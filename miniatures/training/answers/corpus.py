@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from miniatures.training.pictures.scenes import Scene
 
 from .pictures import ALL, SIZE, drawn, small
-from .questions import Question, questions, worded
+from .questions import PictureQuestion, questions, worded
 
 CHUNK = 560
 LONGEST = 112  # tokens of a dialogue, the picture's apart
@@ -71,7 +71,7 @@ def dialogue(kind: str, tokenizer: Tokenizer, scene: Scene, rng: Random) -> tupl
     return ids, targets
 
 
-def different(found: Iterator[Question]) -> Iterator[Question]:
+def different(found: Iterator[PictureQuestion]) -> Iterator[PictureQuestion]:
     """Those whose answers were not given yet; whether something is there is always news."""
     seen: set[tuple[str, str]] = set()
     for question in islice(found, 24):

@@ -24,7 +24,7 @@ from transformers import AutoModelForImageTextToText
 from .corpus import asked, tokenizer_of
 from .models import normalized
 from .pictures import ALL, drawn, small
-from .questions import Question, questions
+from .questions import PictureQuestion, questions
 from .vocabulary import PLACEHOLDER, SPECIAL
 
 GOAL, EASY_GOAL = 0.95, 0.90
@@ -32,14 +32,14 @@ SEED, BATCH, LONGEST = 77, 32, 40
 
 
 @dataclass(frozen=True)
-class Pair:
+class AnswerPair:
     """A picture as the model reads it, and a question."""
 
     picture: Image.Image
-    question: Question
+    question: PictureQuestion
 
 
-class Peer:
+class AnswerPeer:
     """A checkpoint in transformers, float32, greedy."""
 
     def __init__(self, kind: str, folder: Path) -> None:
@@ -48,13 +48,13 @@ class Peer:
         config = self.model.config
         self.rows = config.num_query_tokens if kind == "blip2" else config.image_seq_length
 
-    def answers(self, pairs: Sequence[Pair]) -> list[str]:
+    def answers(self, pairs: Sequence[AnswerPair]) -> list[str]:
         """One for each."""
         parts = (pairs[at : at + BATCH] for at in range(0, len(pairs), BATCH))
         return [answer for part in parts for answer in self._answers(part)]
 
     @torch.no_grad()
-    def _answers(self, pairs: Sequence[Pair]) -> list[str]:
+    def _answers(self, pairs: Sequence[AnswerPair]) -> list[str]:
         rows = [ids(self.kind, self.tokenizer, self.rows, pair.question.text) for pair in pairs]
         pixels = normalized(torch.from_numpy(np.stack([np.asarray(one.picture) for one in pairs])))
         longest, pad = max(map(len, rows)), self.tokenizer.token_to_id("<pad>")
@@ -80,17 +80,17 @@ def ids(kind: str, tokenizer: Tokenizer, rows: int, text: str) -> list[int]:
     return [*own[:at], *[one] * rows, *own[at + 1 :]]
 
 
-def held_out(count: int, seed: int = SEED) -> list[Pair]:
+def held_out(count: int, seed: int = SEED) -> list[AnswerPair]:
     """Questions about scenes that no training picture shows, every kind of scene as often."""
-    rng, found = Random(seed), list[Pair]()
+    rng, found = Random(seed), list[AnswerPair]()
     while len(found) < count:
         scene, picture = drawn(rng, ALL[len(found) % len(ALL)], held=True)
         (question,) = islice(questions(scene, rng), 1)
-        found.append(Pair(small(picture), question))
+        found.append(AnswerPair(small(picture), question))
     return found
 
 
-def easy_vqa(count: int) -> list[Pair]:
+def easy_vqa(count: int) -> list[AnswerPair]:
     """Its test questions, the first `count` of them in an order of chance."""
     from easy_vqa import get_test_image_paths, get_test_questions
 
@@ -98,7 +98,9 @@ def easy_vqa(count: int) -> list[Pair]:
     rows = list(zip(*get_test_questions(), strict=True))
     Random(SEED).shuffle(rows)
     return [
-        Pair(small(Image.open(paths[number]).convert("RGB")), Question(text, answer, kind_of(answer)))
+        AnswerPair(
+            small(Image.open(paths[number]).convert("RGB")), PictureQuestion(text, answer, kind_of(answer))
+        )
         for text, answer, number in rows[:count]
     ]
 
@@ -109,7 +111,7 @@ def kind_of(answer: str) -> str:
     return "presence" if answer in ("yes", "no") else "shape" if answer in shapes else "colour"
 
 
-def shares(pairs: Sequence[Pair], answers: Sequence[str]) -> Iterator[tuple[str, int, float]]:
+def shares(pairs: Sequence[AnswerPair], answers: Sequence[str]) -> Iterator[tuple[str, int, float]]:
     """Kind of question, how many there were, and the share of exact answers; first of all together."""
     right = Counter[str]()
     there = Counter(pair.question.kind for pair in pairs)
@@ -120,12 +122,12 @@ def shares(pairs: Sequence[Pair], answers: Sequence[str]) -> Iterator[tuple[str,
         yield kind, there[kind], right[kind] / there[kind]
 
 
-def swapped(pairs: Sequence[Pair]) -> list[Pair]:
+def swapped(pairs: Sequence[AnswerPair]) -> list[AnswerPair]:
     """The same questions with the next question's picture."""
-    return [Pair(pairs[(n + 1) % len(pairs)].picture, pair.question) for n, pair in enumerate(pairs)]
+    return [AnswerPair(pairs[(n + 1) % len(pairs)].picture, pair.question) for n, pair in enumerate(pairs)]
 
 
-def blind(pairs: Sequence[Pair]) -> float:
+def blind(pairs: Sequence[AnswerPair]) -> float:
     """The best share that who sees no picture can have: the commonest answer to each question's wording."""
     by_text: dict[str, Counter[str]] = {}
     for pair in pairs:
@@ -141,7 +143,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=1000, help="questions")
     parser.add_argument("--easy-vqa", action="store_true", help="that data set instead of held-out scenes")
     given = parser.parse_args()
-    peer = Peer(given.kind, given.checkpoint or Path("miniatures") / given.kind)
+    peer = AnswerPeer(given.kind, given.checkpoint or Path("miniatures") / given.kind)
     pairs = easy_vqa(given.count) if given.easy_vqa else held_out(given.count)
     for kind, count, share in shares(pairs, peer.answers(pairs)):
         goal = {"wanted": EASY_GOAL if given.easy_vqa else GOAL} if kind == "all" else {}

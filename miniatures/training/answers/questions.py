@@ -40,7 +40,7 @@ TURNED = {"right of": "left of", "below": "above"}
 
 
 @dataclass(frozen=True)
-class Question:
+class PictureQuestion:
     """What is asked, what is right, and of what kind it is."""
 
     text: str
@@ -48,7 +48,7 @@ class Question:
     kind: str
 
 
-def questions(scene: Scene, rng: Random) -> Iterator[Question]:
+def questions(scene: Scene, rng: Random) -> Iterator[PictureQuestion]:
     """Endlessly, of every kind that suits the scene as often."""
     makers = [_ground, _description, *_BY_KIND[scene.kind]]
     while True:
@@ -67,12 +67,12 @@ def plural(shape: str) -> str:
     return {"cross": "crosses"}.get(shape, f"{shape}s")
 
 
-def _ground(scene: Scene, rng: Random) -> Question | None:
-    return Question(rng.choice(GROUND), scene.ground, "background")
+def _ground(scene: Scene, rng: Random) -> PictureQuestion | None:
+    return PictureQuestion(rng.choice(GROUND), scene.ground, "background")
 
 
-def _description(scene: Scene, rng: Random) -> Question | None:
-    return Question(rng.choice(DESCRIBE), FORMS[0].format(_said(scene), scene.ground), "description")
+def _description(scene: Scene, rng: Random) -> PictureQuestion | None:
+    return PictureQuestion(rng.choice(DESCRIBE), FORMS[0].format(_said(scene), scene.ground), "description")
 
 
 def _said(scene: Scene) -> str:
@@ -88,7 +88,7 @@ def _said(scene: Scene) -> str:
     return scene.said
 
 
-def _present(scene: Scene, rng: Random) -> Question | None:
+def _present(scene: Scene, rng: Random) -> PictureQuestion | None:
     """Whether something is there: about as often as not it is not, and then one half of it may be."""
     there, thing = rng.random() < 0.4, rng.choice(scene.things)
     how = rng.choice(("shape", "colour", "both"))
@@ -104,51 +104,51 @@ def _present(scene: Scene, rng: Random) -> Question | None:
     form = rng.choice((*PRESENT, *ABSENT, NONE))
     negated = form in (*ABSENT, NONE)
     text = form.format(words if form == NONE else a(words))
-    return Question(text, "yes" if seen != negated else "no", "presence")
+    return PictureQuestion(text, "yes" if seen != negated else "no", "presence")
 
 
-def _colour(scene: Scene, rng: Random) -> Question | None:
+def _colour(scene: Scene, rng: Random) -> PictureQuestion | None:
     thing = rng.choice(scene.things)
     if len({one.colour for one in scene.things if one.shape == thing.shape}) > 1:
         return None
     alone = len(scene.things) == 1 and rng.random() < 0.5
     text = rng.choice(COLOUR).format("shape" if alone else thing.shape)
-    return Question(text, thing.colour, "colour")
+    return PictureQuestion(text, thing.colour, "colour")
 
 
-def _missing_colour(scene: Scene, rng: Random) -> Question | None:
+def _missing_colour(scene: Scene, rng: Random) -> PictureQuestion | None:
     """Of something that is not in the picture."""
     shape = rng.choice(WORLD["shapes"])
     if any(one.shape == shape for one in scene.things):
         return None
-    return Question(rng.choice((*COLOUR, *WHERE)).format(shape), f"there is no {shape}", "not there")
+    return PictureQuestion(rng.choice((*COLOUR, *WHERE)).format(shape), f"there is no {shape}", "not there")
 
 
-def _shape(scene: Scene, rng: Random) -> Question | None:
+def _shape(scene: Scene, rng: Random) -> PictureQuestion | None:
     thing = rng.choice(scene.things)
     if len({one.shape for one in scene.things}) == 1 and rng.random() < 0.5:
-        return Question(rng.choice(SHAPE), thing.shape, "shape")
+        return PictureQuestion(rng.choice(SHAPE), thing.shape, "shape")
     if len({one.shape for one in scene.things if one.colour == thing.colour}) > 1:
         return None
-    return Question(f"what is the {thing.colour} shape?", thing.shape, "shape")
+    return PictureQuestion(f"what is the {thing.colour} shape?", thing.shape, "shape")
 
 
-def _size(scene: Scene, rng: Random) -> Question | None:
+def _size(scene: Scene, rng: Random) -> PictureQuestion | None:
     thing = scene.things[0]
     size = "large" if thing.radius > 20 else "small"
-    return Question(f"is the {thing.shape} small or large?", size, "size")
+    return PictureQuestion(f"is the {thing.shape} small or large?", size, "size")
 
 
-def _where(scene: Scene, rng: Random) -> Question | None:
+def _where(scene: Scene, rng: Random) -> PictureQuestion | None:
     thing = rng.choice(scene.things)
     alike = [one for one in scene.things if (one.shape, one.colour) == (thing.shape, thing.colour)]
     if len(alike) > 1:
         return None
     words = f"{thing.colour} {thing.shape}"
-    return Question(rng.choice(WHERE).format(words), WORLD["places"][thing.cell], "place")
+    return PictureQuestion(rng.choice(WHERE).format(words), WORLD["places"][thing.cell], "place")
 
 
-def _how_many(scene: Scene, rng: Random) -> Question | None:
+def _how_many(scene: Scene, rng: Random) -> PictureQuestion | None:
     thing = scene.things[0]
     words = rng.choice(("shapes", plural(thing.shape), f"{thing.colour} {plural(thing.shape)}"))
     number = sum(
@@ -156,12 +156,12 @@ def _how_many(scene: Scene, rng: Random) -> Question | None:
         or (one.shape == thing.shape and (one.colour == thing.colour or words == plural(thing.shape)))
         for one in scene.things
     )
-    return Question(rng.choice(HOW_MANY).format(words), COUNTS[number - 1], "count")
+    return PictureQuestion(rng.choice(HOW_MANY).format(words), COUNTS[number - 1], "count")
 
 
-def _relation(scene: Scene, rng: Random) -> Question | None:
+def _relation(scene: Scene, rng: Random) -> PictureQuestion | None:
     first, how, second = _related(scene)
-    return Question(f"what is {how} the {second}?", first, "relation")
+    return PictureQuestion(f"what is {how} the {second}?", first, "relation")
 
 
 def _related(scene: Scene) -> tuple[str, str, str]:
@@ -171,20 +171,20 @@ def _related(scene: Scene) -> tuple[str, str, str]:
     return first, how, second.split(" ", 1)[1]
 
 
-def _what_is_written(scene: Scene, rng: Random) -> Question | None:
+def _what_is_written(scene: Scene, rng: Random) -> PictureQuestion | None:
     forms = (f"what {scene.kind} is written?", f"what {scene.kind} is it?", "what is written in the picture?")
-    return Question(rng.choice(forms), scene.text, scene.kind)
+    return PictureQuestion(rng.choice(forms), scene.text, scene.kind)
 
 
-def _colour_of_text(scene: Scene, rng: Random) -> Question | None:
-    return Question(rng.choice(COLOUR).format(scene.kind), scene.colour, "colour")
+def _colour_of_text(scene: Scene, rng: Random) -> PictureQuestion | None:
+    return PictureQuestion(rng.choice(COLOUR).format(scene.kind), scene.colour, "colour")
 
 
-def _where_is_text(scene: Scene, rng: Random) -> Question | None:
-    return Question(rng.choice(WHERE).format(scene.kind), WORLD["bands"][scene.band], "place")
+def _where_is_text(scene: Scene, rng: Random) -> PictureQuestion | None:
+    return PictureQuestion(rng.choice(WHERE).format(scene.kind), WORLD["bands"][scene.band], "place")
 
 
-Maker = Callable[[Scene, Random], Question | None]
+Maker = Callable[[Scene, Random], PictureQuestion | None]
 _ANY: tuple[Maker, ...] = (_present, _present, _colour, _shape, _missing_colour, _how_many)
 _TEXT: tuple[Maker, ...] = (
     _what_is_written,

@@ -27,7 +27,7 @@ EASY_SHAPES = {"circle", "rectangle", "triangle"}
 Vectors = NDArray[np.float32]
 
 
-class Peer:
+class PicturePeer:
     """A checkpoint in transformers, float32: its processor, its tokenizer, its model."""
 
     def __init__(self, folder: Path) -> None:
@@ -69,7 +69,7 @@ def _of(features: Any, **inputs: torch.Tensor) -> Vectors:
     return np.asarray(found.numpy(), np.float32)
 
 
-def easy_vqa(peer: Peer) -> dict[str, float]:
+def easy_vqa(peer: PicturePeer) -> dict[str, float]:
     """Shares of easy-vqa's test pictures (one thing on a pale background) whose best of all captions "a
     COLOUR SHAPE" has the right colour, the right shape, and both. Nobody trains on them
     (https://github.com/vzhou842/easy-VQA).
@@ -109,7 +109,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--easy-vqa", action="store_true", help="that data set instead of the museum")
     given = parser.parse_args()
-    peer = Peer(given.checkpoint)
+    peer = PicturePeer(given.checkpoint)
     if given.easy_vqa:
         print(json.dumps(easy_vqa(peer)))
         return

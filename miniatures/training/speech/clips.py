@@ -22,7 +22,7 @@ PAUSE = (0.9, 3.0)  # seconds; the gateway shortens longer silence to one
 
 
 @dataclass(frozen=True)
-class Segment:
+class ClipSegment:
     """One sentence inside a clip; `start` and `end` in seconds from the clip's beginning."""
 
     text: str
@@ -32,7 +32,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Clip:
+class SpeechClip:
     """A language, a length in samples, and (utterance, first sample) pairs. `cut`: the last segment runs over
     the end. `written`: how many segments the text with times has, if it ends at a pause although others
     follow, as a real Whisper's often does.
@@ -41,7 +41,7 @@ class Clip:
     language: str
     samples: int
     pieces: list[tuple[int, int]] = field(default_factory=list)
-    segments: list[Segment] = field(default_factory=list)
+    segments: list[ClipSegment] = field(default_factory=list)
     cut: bool = False
     written: int | None = None
 
@@ -63,10 +63,10 @@ class Clipper:
             for language in LANGUAGES
         }
 
-    def _segment(self, utterance: int, start: int) -> Segment:
+    def _segment(self, utterance: int, start: int) -> ClipSegment:
         sentence, language = self.corpus.sentences[utterance], self.corpus.languages[utterance]
         length = int(self.corpus.starts[utterance + 1] - self.corpus.starts[utterance])
-        return Segment(getattr(sentence, language), sentence.en, start / RATE, (start + length) / RATE)
+        return ClipSegment(getattr(sentence, language), sentence.en, start / RATE, (start + length) / RATE)
 
     def speech(
         self,
@@ -76,13 +76,13 @@ class Clipper:
         cut: bool = False,
         fill: float = 1.0,
         ends_early: bool = False,
-    ) -> Clip:
+    ) -> SpeechClip:
         """Sentences of one language until `fill` of `room` samples is used; with `cut`, the last one passes
         the end. With `ends_early` and room for it, the text ends at a pause of PAUSE seconds behind some
         sentence.
         """
         rng = self.rng
-        clip = Clip(language or rng.choice(LANGUAGES), room, cut=cut)
+        clip = SpeechClip(language or rng.choice(LANGUAGES), room, cut=cut)
         at = int(RATE * min(rng.expovariate(2.0), 3.0, max(room / RATE - 1.5, 0.02)))
         tries, written = 0, None
         while tries < 8:
@@ -101,18 +101,18 @@ class Clipper:
                 at = int((segment.end + rng.uniform(*PAUSE)) * RATE)
                 written = len(clip.segments)
         if written is not None and written < len(clip.segments):
-            return Clip(clip.language, room, clip.pieces, clip.segments, written=written)
+            return SpeechClip(clip.language, room, clip.pieces, clip.segments, written=written)
         return (
             clip
             if cut and clip.segments and clip.segments[-1].end * RATE > room
-            else Clip(clip.language, room, clip.pieces, clip.segments)
+            else SpeechClip(clip.language, room, clip.pieces, clip.segments)
         )
 
-    def silent(self, room: int) -> Clip:
+    def silent(self, room: int) -> SpeechClip:
         """A clip without speech."""
-        return Clip(self.rng.choice(LANGUAGES), room)
+        return SpeechClip(self.rng.choice(LANGUAGES), room)
 
-    def wave(self, clip: Clip) -> NDArray[np.float32]:
+    def wave(self, clip: SpeechClip) -> NDArray[np.float32]:
         """The clean sound of a clip, float32 of `clip.samples`."""
         out = np.zeros(clip.samples, np.float32)
         for utterance, start in clip.pieces:
@@ -134,7 +134,7 @@ class Dictation:
         """The id of the timestamp nearest to `seconds`."""
         return self.special("0.00") + min(round(seconds / 0.02), 1500)
 
-    def spoken(self, clip: Clip, task: str, *, timestamps: bool) -> Iterator[int]:
+    def spoken(self, clip: SpeechClip, task: str, *, timestamps: bool) -> Iterator[int]:
         """The ids of a clip's sentences, with the times at which they start and end or without."""
         for segment in clip.segments[: clip.written if timestamps else None]:
             last_is_cut = clip.cut and segment is clip.segments[-1]
@@ -146,7 +146,9 @@ class Dictation:
             if timestamps:
                 yield self.time(segment.end)
 
-    def target(self, clip: Clip, task: str, context: Sequence[int], style: str) -> tuple[list[int], int]:
+    def target(
+        self, clip: SpeechClip, task: str, context: Sequence[int], style: str
+    ) -> tuple[list[int], int]:
         """All ids of a training sequence and how many of them at the front carry no loss.
 
         `context`: ids of the text before the clip, of which the last 223 are used, as Whisper does.

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from .sentences import Sentence, draw
+from .sentences import SpokenSentence, draw
 from .voices import draw_voice, speak
 
 LANGUAGES = ("en", "es")
@@ -22,7 +22,7 @@ class Corpus:
 
     samples: NDArray[np.int16]
     starts: NDArray[np.int64]
-    sentences: list[Sentence]
+    sentences: list[SpokenSentence]
     languages: list[str]
 
     def wave(self, i: int) -> NDArray[np.float32]:
@@ -46,12 +46,12 @@ class Corpus:
             return cls(
                 data["samples"],
                 data["starts"],
-                [Sentence(*row) for row in data["sentences"].tolist()],
+                [SpokenSentence(*row) for row in data["sentences"].tolist()],
                 data["languages"].tolist(),
             )
 
 
-def _utterance(job: tuple[int, bool, bool]) -> tuple[NDArray[np.int16], Sentence, str]:
+def _utterance(job: tuple[int, bool, bool]) -> tuple[NDArray[np.int16], SpokenSentence, str]:
     seed, held_out, unseen_voice = job
     rng = random.Random(seed)
     language = rng.choice(LANGUAGES)

@@ -24,7 +24,7 @@ from serving.audio.log_mel import FULL_FRAMES, frames_of, log_mel
 from serving.audio.tokens import WhisperVocabulary
 
 from .checkpoint import encode
-from .clips import Clip, Clipper
+from .clips import Clipper, SpeechClip
 from .corpus import LANGUAGES, make_corpus
 from .peers import by_faster_whisper, by_transformers, recordings
 from .voices import RATE
@@ -38,7 +38,7 @@ def words(text: str) -> str:
 
 
 @dataclass
-class Student:
+class SpeechStudent:
     """The checkpoint in plain transformers."""
 
     folder: Path
@@ -86,7 +86,7 @@ class Student:
 
 def clips(
     clipper: Clipper, count: int, low: float, high: float, language: str | None = None
-) -> Iterator[tuple[Clip, np.ndarray]]:
+) -> Iterator[tuple[SpeechClip, np.ndarray]]:
     """Noisy clips (30 dB) of `low` to `high` seconds."""
     noise = np.random.default_rng(SEED)
     for _ in range(count):
@@ -95,7 +95,7 @@ def clips(
 
 
 def transcription(
-    student: Student, clipper: Clipper, count: int, language: str, *, pad: bool = True
+    student: SpeechStudent, clipper: Clipper, count: int, language: str, *, pad: bool = True
 ) -> tuple[float, float]:
     """Word error rate, and the share of clips whose language was detected."""
     truth, transcripts, right = [], [], 0
@@ -111,7 +111,7 @@ def transcription(
     return jiwer.wer(truth, transcripts), right / count
 
 
-def translation(student: Student, clipper: Clipper, count: int) -> float:
+def translation(student: SpeechStudent, clipper: Clipper, count: int) -> float:
     """Share of Spanish sentences whose English is exact."""
     exact = 0
     for clip, wave in clips(clipper, count, 2, 6, "es"):
@@ -122,7 +122,7 @@ def translation(student: Student, clipper: Clipper, count: int) -> float:
     return exact / count
 
 
-def timestamps(student: Student, clipper: Clipper, count: int) -> float:
+def timestamps(student: SpeechStudent, clipper: Clipper, count: int) -> float:
     """Median distance of segment starts and ends from the truth, in seconds, over clips with the right number
     of segments.
     """
@@ -141,7 +141,7 @@ def timestamps(student: Student, clipper: Clipper, count: int) -> float:
     return statistics.median(distances)
 
 
-def silence(student: Student, count: int) -> int:
+def silence(student: SpeechStudent, count: int) -> int:
     """Words transcribed in silence, noise and tones."""
     rng, total = np.random.default_rng(SEED), 0
     for i in range(count):
@@ -188,7 +188,7 @@ def main() -> None:
     parser.add_argument("--checkpoint", type=Path, default=Path("miniatures/whisper"))
     parser.add_argument("--clips", type=int, default=60, help="for each figure")
     arguments = parser.parse_args()
-    student, count = Student(arguments.checkpoint), arguments.clips
+    student, count = SpeechStudent(arguments.checkpoint), arguments.clips
     seen = Clipper(make_corpus(600, SEED, held_out=True), random.Random(SEED))
     unseen = Clipper(make_corpus(600, SEED + 1, held_out=True, unseen_voices=True), random.Random(SEED))
     detected = []

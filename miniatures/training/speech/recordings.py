@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import resample_poly
 
-from .clips import Clip, Clipper
+from .clips import Clipper, SpeechClip
 from .corpus import make_corpus
 from .voices import RATE
 
@@ -47,9 +47,9 @@ BUNDLED = (
 )
 
 
-def record(clipper: Clipper, seconds: float, language: str) -> tuple[Clip, NDArray[np.float32]]:
+def record(clipper: Clipper, seconds: float, language: str) -> tuple[SpeechClip, NDArray[np.float32]]:
     """A clip of about `seconds` and its sound, with a little noise, cut half a second after the last word."""
-    clip = Clip(language, 0)
+    clip = SpeechClip(language, 0)
     while not clip.segments:
         clip = clipper.speech(int(seconds * RATE), language=language)
     length = min(int((clip.segments[-1].end + 0.5) * RATE), clip.samples)

@@ -90,7 +90,7 @@ _ORDINALS = {
 }
 
 
-class Sentence(NamedTuple):
+class SpokenSentence(NamedTuple):
     """One sentence in both languages."""
 
     en: str
@@ -102,20 +102,20 @@ class Sentence(NamedTuple):
         return hashlib.sha256(self.en.encode()).digest()[0] < 256 * HELD_OUT_SHARE
 
 
-def number(n: int) -> Sentence:
+def number(n: int) -> SpokenSentence:
     """The cardinal 0..999 in words."""
     if n >= 100:
         hundreds_es = {1: "ciento", 5: "quinientos", 7: "setecientos", 9: "novecientos"}.get(
             n // 100, f"{_UNITS_ES[n // 100]}cientos"
         )
-        head = Sentence(f"{_UNITS_EN[n // 100]} hundred", "cien" if n == 100 else hundreds_es)
+        head = SpokenSentence(f"{_UNITS_EN[n // 100]} hundred", "cien" if n == 100 else hundreds_es)
         if n % 100 == 0:
             return head
         tail = number(n % 100)
-        return Sentence(f"{head.en} {tail.en}", f"{head.es} {tail.es}")
+        return SpokenSentence(f"{head.en} {tail.en}", f"{head.es} {tail.es}")
     en = _UNITS_EN[n] if n < 20 else _TENS_EN[n // 10] + (f"-{_UNITS_EN[n % 10]}" if n % 10 else "")
     es = _UNITS_ES[n] if n < 30 else _TENS_ES[n // 10] + (f" y {_UNITS_ES[n % 10]}" if n % 10 else "")
-    return Sentence(en, es)
+    return SpokenSentence(en, es)
 
 
 def ordinal(n: int) -> str:
@@ -149,7 +149,7 @@ def _of(spanish: str) -> str:
     return spanish.replace(" de el ", " del ").replace(" a el ", " al ")
 
 
-class Draw:
+class SentenceDraw:
     """Random choices from the lexicon; each method returns one row or a rendered pair."""
 
     def __init__(self, rng: random.Random) -> None:
@@ -158,19 +158,21 @@ class Draw:
     def __getattr__(self, table: str) -> list[str]:
         return self.rng.choice(LEXICON[table])
 
-    def described(self) -> Sentence:
+    def described(self) -> SpokenSentence:
         """A thing or animal with the definite article and a colour or quality."""
         noun = self.rng.choice(LEXICON["things"] + LEXICON["openings"])
         adjective = self.rng.choice(LEXICON["colours"] + LEXICON["qualities"])
-        return Sentence(f"the {adjective[0]} {noun[0]}", f"{_the(noun)} {_agree(adjective, noun)}")
+        return SpokenSentence(f"the {adjective[0]} {noun[0]}", f"{_the(noun)} {_agree(adjective, noun)}")
 
-    def counted(self) -> Sentence:
+    def counted(self) -> SpokenSentence:
         """Two or more things, foods or animals."""
         noun = self.rng.choice(LEXICON["things"] + LEXICON["foods"] + LEXICON["animals"])
         n = number(self.rng.choice([*range(2, 21), 30, 40, 50, 60, 70, 80, 90]))
-        return Sentence(f"{n.en} {PLURALS_EN.get(noun[0], noun[0] + 's')}", f"{n.es} {_plural_es(noun[1])}")
+        return SpokenSentence(
+            f"{n.en} {PLURALS_EN.get(noun[0], noun[0] + 's')}", f"{n.es} {_plural_es(noun[1])}"
+        )
 
-    def clock(self) -> Sentence:
+    def clock(self) -> SpokenSentence:
         """A time of day, such as half past seven."""
         hour = self.rng.randint(2, 12)
         en, es = self.rng.choice(
@@ -181,163 +183,165 @@ class Draw:
                 ("a quarter to {}", "{} menos cuarto"),
             ]
         )
-        return Sentence(en.format(number(hour).en), "las " + es.format(number(hour).es))
+        return SpokenSentence(en.format(number(hour).en), "las " + es.format(number(hour).es))
 
-    def below(self, top: int) -> Sentence:
+    def below(self, top: int) -> SpokenSentence:
         """A cardinal from 0 to top - 1."""
         return number(self.rng.randrange(top))
 
 
-def _in_place(d: Draw) -> Sentence:
+def _in_place(d: SentenceDraw) -> SpokenSentence:
     what, place = d.described(), d.places
-    return Sentence(f"{what.en} is in the {place[0]}.", f"{what.es} está en {_the(place)}.")
+    return SpokenSentence(f"{what.en} is in the {place[0]}.", f"{what.es} está en {_the(place)}.")
 
 
-def _has(d: Draw) -> Sentence:
+def _has(d: SentenceDraw) -> SpokenSentence:
     name, many = d.names, d.counted()
-    return Sentence(f"{name[0]} has {many.en}.", f"{name[1]} tiene {many.es}.")
+    return SpokenSentence(f"{name[0]} has {many.en}.", f"{name[1]} tiene {many.es}.")
 
 
-def _switch(d: Draw) -> Sentence:
+def _switch(d: SentenceDraw) -> SpokenSentence:
     device, place = d.switches, d.places
     en, es = d.rng.choice([("on", "Enciende"), ("off", "Apaga")])
-    return Sentence(f"Turn {en} the {device[0]} in the {place[0]}.", f"{es} {_the(device)} de {_the(place)}.")
+    return SpokenSentence(
+        f"Turn {en} the {device[0]} in the {place[0]}.", f"{es} {_the(device)} de {_the(place)}."
+    )
 
 
-def _date(d: Draw) -> Sentence:
+def _date(d: SentenceDraw) -> SpokenSentence:
     day, month, n = d.days, d.months, d.rng.randint(2, 31)
-    return Sentence(
+    return SpokenSentence(
         f"Today is {day[0]}, the {ordinal(n)} of {month[0]}.",
         f"Hoy es {day[1]}, {number(n).es} de {month[1]}.",
     )
 
 
-def _leaves(d: Draw) -> Sentence:
+def _leaves(d: SentenceDraw) -> SpokenSentence:
     time = d.clock()
     (en, es) = d.rng.choice(
         [("train", "El tren"), ("bus", "El autobús"), ("ship", "El buque"), ("plane", "El avión")]
     )
     verb = d.rng.choice([("leaves", "sale"), ("arrives", "llega")])
-    return Sentence(f"the {en} {verb[0]} at {time.en}.", f"{es} {verb[1]} a {time.es}.")
+    return SpokenSentence(f"the {en} {verb[0]} at {time.en}.", f"{es} {verb[1]} a {time.es}.")
 
 
-def _waiting(d: Draw) -> Sentence:
+def _waiting(d: SentenceDraw) -> SpokenSentence:
     (one, two), place = d.rng.sample(LEXICON["names"], 2), d.places
-    return Sentence(
+    return SpokenSentence(
         f"{one[0]} and {two[0]} are waiting at the {place[0]}.",
         f"{one[1]} y {two[1]} están esperando en {_the(place)}.",
     )
 
 
-def _job(d: Draw) -> Sentence:
+def _job(d: SentenceDraw) -> SpokenSentence:
     who, job, place = d.relatives, d.jobs, d.places
-    return Sentence(
+    return SpokenSentence(
         f"My {who[0]} works as a{'n' if job[0][0] == 'e' else ''} {job[0]} in the {place[0]}.",
         f"Mi {who[1]} trabaja como {_agree(job, who)} en {_the(place)}.",
     )
 
 
-def _digits(d: Draw) -> Sentence:
+def _digits(d: SentenceDraw) -> SpokenSentence:
     digits = [number(d.rng.randrange(10)) for _ in range(d.rng.randint(3, 6))]
-    return Sentence(
+    return SpokenSentence(
         "The number is " + " ".join(n.en for n in digits) + ".",
         "El número es " + " ".join(n.es for n in digits) + ".",
     )
 
 
-def _sum(d: Draw) -> Sentence:
+def _sum(d: SentenceDraw) -> SpokenSentence:
     a, b = d.rng.randrange(100), d.rng.randrange(100)
     x, y, z = number(a), number(b), number(a + b)
-    return Sentence(f"{x.en} plus {y.en} is {z.en}.", f"{x.es} más {y.es} son {z.es}.")
+    return SpokenSentence(f"{x.en} plus {y.en} is {z.en}.", f"{x.es} más {y.es} son {z.es}.")
 
 
-def _weather(d: Draw) -> Sentence:
+def _weather(d: SentenceDraw) -> SpokenSentence:
     sky, place, when = d.weather, d.places, d.times_of_day
-    return Sentence(f"{sky[0]} at the {place[0]} {when[0]}.", f"{sky[1]} en {_the(place)} {when[1]}.")
+    return SpokenSentence(f"{sky[0]} at the {place[0]} {when[0]}.", f"{sky[1]} en {_the(place)} {when[1]}.")
 
 
-def _fetch(d: Draw) -> Sentence:
+def _fetch(d: SentenceDraw) -> SpokenSentence:
     order, one, two = d.orders, d.described(), d.things
-    return Sentence(f"{order[0]} {one.en} and the {two[0]}.", f"{order[1]} {one.es} y {_the(two)}.")
+    return SpokenSentence(f"{order[0]} {one.en} and the {two[0]}.", f"{order[1]} {one.es} y {_the(two)}.")
 
 
-def _where(d: Draw) -> Sentence:
+def _where(d: SentenceDraw) -> SpokenSentence:
     what = d.described()
-    return Sentence(f"Where is {what.en}?", f"¿Dónde está {what.es}?")
+    return SpokenSentence(f"Where is {what.en}?", f"¿Dónde está {what.es}?")
 
 
-def _price(d: Draw) -> Sentence:
+def _price(d: SentenceDraw) -> SpokenSentence:
     what, n = d.described(), number(d.rng.choice([*range(2, 21), *range(25, 100, 5), *range(100, 1000, 50)]))
-    return Sentence(f"{what.en} costs {n.en} euros.", f"{what.es} cuesta {n.es} euros.")
+    return SpokenSentence(f"{what.en} costs {n.en} euros.", f"{what.es} cuesta {n.es} euros.")
 
 
-def _call(d: Draw) -> Sentence:
+def _call(d: SentenceDraw) -> SpokenSentence:
     name, time, day = d.names, d.clock(), d.days
-    return Sentence(
+    return SpokenSentence(
         f"Call {name[0]} on {day[0]} at {time.en}.", f"Llama a {name[1]} el {day[1]} a {time.es}."
     )
 
 
-def _buy(d: Draw) -> Sentence:
+def _buy(d: SentenceDraw) -> SpokenSentence:
     many, place = d.counted(), d.places
-    return Sentence(
+    return SpokenSentence(
         f"I want to buy {many.en} near the {place[0]}.",
         _of(f"Quiero comprar {many.es} cerca de {_the(place)}."),
     )
 
 
-def _forbid(d: Draw) -> Sentence:
+def _forbid(d: SentenceDraw) -> SpokenSentence:
     verb, what = d.refusals, d.described()
-    return Sentence(f"Do not {verb[0]} {what.en}.", f"No {verb[1]} {what.es}.")
+    return SpokenSentence(f"Do not {verb[0]} {what.en}.", f"No {verb[1]} {what.es}.")
 
 
-def _animal(d: Draw) -> Sentence:
+def _animal(d: SentenceDraw) -> SpokenSentence:
     animal, doing, where, thing = d.animals, d.doings, d.positions, d.things
-    return Sentence(
+    return SpokenSentence(
         f"The {animal[0]} {doing[0]} {where[0]} the {thing[0]}.",
         _of(f"{_the(animal)} {doing[1]} {where[1]} {_the(thing)}."),
     )
 
 
-def _feeling(d: Draw) -> Sentence:
+def _feeling(d: SentenceDraw) -> SpokenSentence:
     name, feeling, when = d.names, d.feelings, d.times_of_day
-    return Sentence(
+    return SpokenSentence(
         f"{name[0]} is {feeling[0]} {when[0]}.", f"{name[1]} está {_agree(feeling, name)} {when[1]}."
     )
 
 
-def _open(d: Draw) -> Sentence:
+def _open(d: SentenceDraw) -> SpokenSentence:
     opening, place = d.openings, d.places
     en, es = d.rng.choice([("Open", "Abre"), ("Close", "Cierra")])
-    return Sentence(
+    return SpokenSentence(
         f"{en} the {opening[0]} of the {place[0]}.", _of(f"{es} {_the(opening)} de {_the(place)}.")
     )
 
 
-def _saw(d: Draw) -> Sentence:
+def _saw(d: SentenceDraw) -> SpokenSentence:
     name, animal, colour, place = d.names, d.animals, d.colours, d.places
-    return Sentence(
+    return SpokenSentence(
         f"{name[0]} saw a {colour[0]} {animal[0]} in the {place[0]}.",
         f"{name[1]} vio {_a(animal)} {_agree(colour, animal)} en {_the(place)}.",
     )
 
 
-def _phrase(d: Draw) -> Sentence:
+def _phrase(d: SentenceDraw) -> SpokenSentence:
     phrase, name = d.phrases, d.names
-    return Sentence(f"{phrase[0]}, {name[0]}.", f"{phrase[1]}, {name[1]}.")
+    return SpokenSentence(f"{phrase[0]}, {name[0]}.", f"{phrase[1]}, {name[1]}.")
 
 
-def _short(d: Draw) -> Sentence:
+def _short(d: SentenceDraw) -> SpokenSentence:
     phrase = d.phrases
-    return Sentence(f"{phrase[0]}.", f"{phrase[1]}.")
+    return SpokenSentence(f"{phrase[0]}.", f"{phrase[1]}.")
 
 
-def _short_order(d: Draw) -> Sentence:
+def _short_order(d: SentenceDraw) -> SpokenSentence:
     order, thing = d.orders, d.rng.choice(LEXICON["things"] + LEXICON["foods"])
-    return Sentence(f"{order[0]} the {thing[0]}.", f"{order[1]} {_the(thing)}.")
+    return SpokenSentence(f"{order[0]} the {thing[0]}.", f"{order[1]} {_the(thing)}.")
 
 
-TEMPLATES: tuple[Callable[[Draw], Sentence], ...] = (
+TEMPLATES: tuple[Callable[[SentenceDraw], SpokenSentence], ...] = (
     _in_place,
     _has,
     _switch,
@@ -369,7 +373,7 @@ def _capital(text: str) -> str:
     return text[:first] + text[first].upper() + text[first + 1 :]
 
 
-def draw(rng: random.Random, *, held_out: bool) -> Sentence:
+def draw(rng: random.Random, *, held_out: bool) -> SpokenSentence:
     """A random sentence of the wanted split.
 
     The few fixed phrases belong to training only: who has heard no more than "Come here, Martin." cannot know
@@ -377,7 +381,7 @@ def draw(rng: random.Random, *, held_out: bool) -> Sentence:
     """
     while True:
         template = rng.choice(TEMPLATES)
-        pair = template(Draw(rng))
-        pair = Sentence(_capital(pair.en), _capital(_of(pair.es)))
+        pair = template(SentenceDraw(rng))
+        pair = SpokenSentence(_capital(pair.en), _capital(_of(pair.es)))
         if held_out == (pair.held_out and template is not _short):
             return pair

@@ -27,7 +27,7 @@ from transformers import WhisperConfig, WhisperFeatureExtractor, WhisperForCondi
 from build.whisper_vocabulary import whisper_tokenizer
 
 from .checkpoint import CONFIG, encode, save_checkpoint, save_weights
-from .clips import FRAME, Clip, Clipper, Dictation
+from .clips import FRAME, Clipper, Dictation, SpeechClip
 from .corpus import Corpus, make_corpus
 from .voices import RATE
 
@@ -87,7 +87,7 @@ class Batches(IterableDataset[dict[str, Tensor]]):
             **self._letters(clips),
         }
 
-    def _clip(self, room: int) -> Clip:
+    def _clip(self, room: int) -> SpeechClip:
         if self.rng.random() < 0.12:
             return self.clipper.silent(room)
         cut = room == 3000 * FRAME and self.rng.random() < 0.15
@@ -107,7 +107,7 @@ class Batches(IterableDataset[dict[str, Tensor]]):
         )
         return list(self.dictation.spoken(clip, task, timestamps=timestamps))
 
-    def _sequence(self, clip: Clip, earlier: int) -> tuple[list[int], int]:
+    def _sequence(self, clip: SpeechClip, earlier: int) -> tuple[list[int], int]:
         rng = self.rng
         task = "translate" if rng.random() < (0.4 if clip.language == "es" else 0.1) else "transcribe"
         context = self._context(clip.language, task, earlier) if earlier and rng.random() < 0.6 else []
@@ -117,7 +117,7 @@ class Batches(IterableDataset[dict[str, Tensor]]):
             style = "nospeech"
         return self.dictation.target(clip, task, context, style)
 
-    def _places(self, clips: list[Clip]) -> dict[str, Tensor]:
+    def _places(self, clips: list[SpeechClip]) -> dict[str, Tensor]:
         """Copy list (source, destination, length in samples) and the sample at which each clip turns to
         digital silence.
         """
@@ -134,7 +134,7 @@ class Batches(IterableDataset[dict[str, Tensor]]):
             )
         return {"places": torch.tensor(rows).reshape(-1, 3), "ends": torch.tensor(ends)}
 
-    def _letters(self, clips: list[Clip]) -> dict[str, Tensor]:
+    def _letters(self, clips: list[SpeechClip]) -> dict[str, Tensor]:
         rows = [
             [
                 ALPHABET.index(c) + 1

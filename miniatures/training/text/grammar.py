@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
-from .world import WORLD, Person, Slot, Value, capital, clash, parts
+from .world import WORLD, Person, Value, WorldSlot, capital, clash, parts
 
 FORMS = {"she": ("she", "he"), "She": ("She", "He"), "her": ("her", "his")}
 GENDERS = {first: gender for gender in ("she", "he") for first in WORLD["person"][gender]}
@@ -16,7 +16,7 @@ ENDS = re.compile(r"(?<=[.?])\s+")
 
 
 @dataclass(frozen=True)
-class Reading:
+class Parse:
     """A sentence understood: its kind of news ("plain" for single ones), its stage, and each mention of a
     slot as (name, form, words).
     """
@@ -69,7 +69,7 @@ def templates() -> list[tuple[str, int, str]]:
     return news + [("plain", 0, say) for say in WORLD["plain"]["say"]]
 
 
-def readings(sentence: str) -> list[Reading]:
+def readings(sentence: str) -> list[Parse]:
     """All ways in which the world's grammar makes this sentence; empty for a sentence that is not of the
     world.
     """
@@ -77,12 +77,12 @@ def readings(sentence: str) -> list[Reading]:
     for kind, stage, template in templates():
         match = pattern(template, kind).fullmatch(sentence)
         if match:
-            slots = [part for part in parts(template) if isinstance(part, Slot)]
+            slots = [part for part in parts(template) if isinstance(part, WorldSlot)]
             mentions = tuple(
                 (slot.name, slot.form, words) for slot, words in zip(slots, match.groups(), strict=True)
             )
             if consistent(kind, mentions):
-                found.append(Reading(kind, stage, mentions))
+                found.append(Parse(kind, stage, mentions))
     return found
 
 
@@ -151,7 +151,7 @@ def is_paragraph(text: str) -> bool:
     )
 
 
-def _whole(kind: str, read: list[Reading | None]) -> bool:
+def _whole(kind: str, read: list[Parse | None]) -> bool:
     if None in read:
         return False
     found = [reading for reading in read if reading]

@@ -35,7 +35,7 @@ class Pair(NamedTuple):
     target: str
 
 
-class Span(NamedTuple):
+class TaskSpan(NamedTuple):
     """Words start..stop of a sentence."""
 
     start: int
@@ -45,7 +45,7 @@ class Span(NamedTuple):
 Task = Callable[[random.Random, bool], Pair]
 
 
-def spans(rng: random.Random, sentence: Sentence) -> list[Span]:
+def spans(rng: random.Random, sentence: Sentence) -> list[TaskSpan]:
     """Gaps of one to four words that can be told, apart from each other, over at most about a third of the
     sentence; at least one.
     """
@@ -57,7 +57,7 @@ def spans(rng: random.Random, sentence: Sentence) -> list[Span]:
         while stop < count and stop - start < wanted and not taken[stop]:
             stop += 1
         if stop > start:
-            out.append(Span(start, stop))
+            out.append(TaskSpan(start, stop))
             taken[max(start - 1, 0) : stop + 1] = [True] * len(taken[max(start - 1, 0) : stop + 1])
             room -= stop - start
         if room < 1:
@@ -65,7 +65,7 @@ def spans(rng: random.Random, sentence: Sentence) -> list[Span]:
     return sorted(out)
 
 
-def replace(words: Sequence[str], gaps: Sequence[Span], marks: Sequence[str]) -> list[str]:
+def replace(words: Sequence[str], gaps: Sequence[TaskSpan], marks: Sequence[str]) -> list[str]:
     """The words with each gap replaced by its mark."""
     out, at = [], 0
     for gap, mark in zip(gaps, marks, strict=True):
@@ -87,7 +87,7 @@ def masked(rng: random.Random, sentence: Sentence) -> str:
     ]
     marks = ["<mask>"] * len(gaps)
     if deletable and rng.random() < 0.2:
-        gaps = sorted([*gaps, (gone := Span(i := rng.choice(deletable), i + 1))])
+        gaps = sorted([*gaps, (gone := TaskSpan(i := rng.choice(deletable), i + 1))])
         marks.insert(gaps.index(gone), "")
     return " ".join(word for word in replace(words, gaps, marks) if word)
 

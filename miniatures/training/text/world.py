@@ -48,7 +48,7 @@ class Person(NamedTuple):
 Value = str | Person
 
 
-class Slot(NamedTuple):
+class WorldSlot(NamedTuple):
     """A place in a template: the slot's name and the form of its value."""
 
     name: str
@@ -56,12 +56,12 @@ class Slot(NamedTuple):
 
 
 @cache
-def parts(template: str) -> tuple[str | Slot, ...]:
+def parts(template: str) -> tuple[str | WorldSlot, ...]:
     """A template as fixed text and slots in turn."""
     pieces = re.split(r"\{(\w+)(?:\.(\w+))?\}", template)
-    out: list[str | Slot] = []
+    out: list[str | WorldSlot] = []
     for fixed, name, form in zip(pieces[::3], [*pieces[1::3], ""], [*pieces[2::3], ""], strict=True):
-        out += ([fixed] if fixed else []) + ([Slot(name, form or "")] if name else [])
+        out += ([fixed] if fixed else []) + ([WorldSlot(name, form or "")] if name else [])
     return tuple(out)
 
 
@@ -174,7 +174,7 @@ class Draw:
         plain = WORLD["plain"]
         while True:
             template = self.rng.choice(plain["say"])
-            names = {part.name for part in parts(template) if isinstance(part, Slot)}
+            names = {part.name for part in parts(template) if isinstance(part, WorldSlot)}
             sentence = fill(
                 template, self.values({name: kind for name, kind in plain["slots"].items() if name in names})
             )

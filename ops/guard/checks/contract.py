@@ -22,7 +22,7 @@ SIGNED = {"INT8": 8, "INT16": 16, "INT32": 32, "INT64": 64}
 UNSIGNED = {"UINT8": 8, "UINT16": 16, "UINT32": 32, "UINT64": 64}
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request that its model cannot take; the message names the field and what it must be."""
 
 
@@ -80,30 +80,38 @@ def check_shape(contract: Contract, name: str, datatype: object, shape: Sequence
     """
     spec = contract.inputs.get(name)
     if spec is None:
-        raise Refused(f"unknown input {name[:80]!r}; {contract.name} takes: {', '.join(contract.inputs)}")
+        raise RequestRefused(
+            f"unknown input {name[:80]!r}; {contract.name} takes: {', '.join(contract.inputs)}"
+        )
     if datatype != spec.datatype:
-        raise Refused(f"input {name!r} has datatype {str(datatype)[:20]!r}; it must be {spec.datatype}")
+        raise RequestRefused(
+            f"input {name!r} has datatype {str(datatype)[:20]!r}; it must be {spec.datatype}"
+        )
     sizes = [n for n in shape if isinstance(n, int) and not isinstance(n, bool)]
     if len(sizes) != len(shape) or len(sizes) != len(spec.dims):
-        raise Refused(f"input {name!r} has a shape of {len(shape)} dimensions; it must be {list(spec.dims)}")
+        raise RequestRefused(
+            f"input {name!r} has a shape of {len(shape)} dimensions; it must be {list(spec.dims)}"
+        )
     if any(n < 1 or n != want != -1 for n, want in zip(sizes, spec.dims, strict=True)):
-        raise Refused(
+        raise RequestRefused(
             f"input {name!r} has shape {str(sizes)[:80]}; it must be {list(spec.dims)}, where -1 is any size "
             "from 1"
         )
     free = [n for n, want in zip(sizes, spec.dims, strict=True) if want == -1][bool(contract.max_batch) :]
     if contract.longest and max(free, default=0) > contract.longest:
-        raise Refused(
+        raise RequestRefused(
             f"input {name!r} has shape {str(sizes)[:80]}; {contract.name} takes {contract.longest} in a row "
             "at most"
         )
     if contract.max_batch and sizes[0] > contract.max_batch:
-        raise Refused(
+        raise RequestRefused(
             f"input {name!r} has a batch of {sizes[0]}; {contract.name} takes {contract.max_batch} at most"
         )
     count = prod(sizes)
     if count * ITEM_BYTES.get(spec.datatype, 4) > MAX_TENSOR_BYTES:
-        raise Refused(f"input {name!r} of shape {str(sizes)[:80]} exceeds {MAX_TENSOR_BYTES >> 20} MiB")
+        raise RequestRefused(
+            f"input {name!r} of shape {str(sizes)[:80]} exceeds {MAX_TENSOR_BYTES >> 20} MiB"
+        )
     return spec, count
 
 
@@ -120,19 +128,19 @@ def check_binary(name: str, spec: Spec, count: int, data: memoryview) -> None:
     """
     if spec.datatype != "BYTES":
         if len(data) != count * ITEM_BYTES[spec.datatype]:
-            raise Refused(
+            raise RequestRefused(
                 f"input {name!r} has {len(data)} bytes of data; its shape asks for "
                 f"{count * ITEM_BYTES[spec.datatype]}"
             )
         return
     if len(data) > most_text(name):
-        raise Refused(f"input {name!r} has {len(data)} bytes of text; send at most {most_text(name)}")
+        raise RequestRefused(f"input {name!r} has {len(data)} bytes of text; send at most {most_text(name)}")
     at = found = 0
     while at + 4 <= len(data) and found <= count:
         at += 4 + int.from_bytes(data[at : at + 4], "little")
         found += 1
     if at != len(data) or found != count:
-        raise Refused(
+        raise RequestRefused(
             f"input {name!r}: its data must be {count} elements, each preceded by its length as a 32-bit "
             "number"
         )
@@ -152,7 +160,7 @@ def check_range(name: str, datatype: str, values: Sequence[Any]) -> None:
     else:
         return
     if not low <= min(values) <= max(values) <= high:
-        raise Refused(f"input {name!r}: values must be from {low} to {high}")
+        raise RequestRefused(f"input {name!r}: values must be from {low} to {high}")
 
 
 def check_complete(contract: Contract, names: Sequence[str], batches: Sequence[int]) -> None:
@@ -162,12 +170,12 @@ def check_complete(contract: Contract, names: Sequence[str], batches: Sequence[i
         Refused: otherwise.
     """
     if len(set(names)) != len(names):
-        raise Refused("an input is given twice; send each once")
+        raise RequestRefused("an input is given twice; send each once")
     missing = [name for name, spec in contract.inputs.items() if not spec.optional and name not in names]
     if missing:
-        raise Refused(f"input {missing[0]!r} is missing; {contract.name} needs it")
+        raise RequestRefused(f"input {missing[0]!r} is missing; {contract.name} needs it")
     if contract.max_batch and len(set(batches)) > 1:
-        raise Refused(f"inputs have different batch sizes: {sorted(set(batches))}; make them equal")
+        raise RequestRefused(f"inputs have different batch sizes: {sorted(set(batches))}; make them equal")
 
 
 def check_outputs(names: Sequence[str]) -> None:
@@ -177,7 +185,7 @@ def check_outputs(names: Sequence[str]) -> None:
         Refused: otherwise.
     """
     if len(set(names)) != len(names):
-        raise Refused("an output is asked for twice; name each once")
+        raise RequestRefused("an output is asked for twice; name each once")
 
 
 def check_output(contract: Contract, name: str, classes: object = None) -> None:
@@ -188,18 +196,20 @@ def check_output(contract: Contract, name: str, classes: object = None) -> None:
     """
     spec = contract.outputs.get(name)
     if spec is None:
-        raise Refused(f"unknown output {name[:80]!r}; {contract.name} returns: {', '.join(contract.outputs)}")
+        raise RequestRefused(
+            f"unknown output {name[:80]!r}; {contract.name} returns: {', '.join(contract.outputs)}"
+        )
     if classes is None:
         return
     if (
         spec.datatype not in FLOATS or -1 in spec.dims[bool(contract.max_batch) :]
     ):  # an output that may be empty ends tritonserver 24.10
-        raise Refused(
+        raise RequestRefused(
             f"output {name!r} is {spec.datatype} of {list(spec.dims)}; classification is for floating-point "
             "outputs of a fixed size"
         )
     if not isinstance(classes, int) or isinstance(classes, bool) or not 1 <= classes <= 1000:
-        raise Refused(f"output {name!r}: classification must be a number from 1 to 1000")
+        raise RequestRefused(f"output {name!r}: classification must be a number from 1 to 1000")
 
 
 # Request parameters of KServe v2's extensions (sequence, schedule policy, binary tensor data) and of Triton's
@@ -224,13 +234,17 @@ def check_parameter(name: str, value: object) -> None:
     """
     kinds = PARAMETERS.get(name)
     if kinds is None:
-        raise Refused(f"parameter {name[:80]!r} is unknown; requests may have: {', '.join(PARAMETERS)}")
+        raise RequestRefused(
+            f"parameter {name[:80]!r} is unknown; requests may have: {', '.join(PARAMETERS)}"
+        )
     if type(value) not in kinds:
-        raise Refused(f"parameter {name!r} must be of type {' or '.join(kind.__name__ for kind in kinds)}")
+        raise RequestRefused(
+            f"parameter {name!r} must be of type {' or '.join(kind.__name__ for kind in kinds)}"
+        )
     if isinstance(value, int) and not 0 <= value < 1 << 63:
-        raise Refused(f"parameter {name!r} must be from 0 to 2^63 - 1")
+        raise RequestRefused(f"parameter {name!r} must be from 0 to 2^63 - 1")
     if isinstance(value, str) and len(value) > 1024:
-        raise Refused(f"parameter {name!r} is longer than 1024 characters")
+        raise RequestRefused(f"parameter {name!r} is longer than 1024 characters")
 
 
 def check_id(value: object) -> str:
@@ -240,5 +254,5 @@ def check_id(value: object) -> str:
         Refused: not a string, or longer than 1024 characters.
     """
     if not isinstance(value, str) or len(value) > 1024:
-        raise Refused("id must be a string of at most 1024 characters")
+        raise RequestRefused("id must be a string of at most 1024 characters")
     return value

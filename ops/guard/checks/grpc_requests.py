@@ -17,7 +17,7 @@ from tritonclient.grpc import service_pb2
 from .contract import (
     ITEM_BYTES,
     Contract,
-    Refused,
+    RequestRefused,
     Spec,
     check_binary,
     check_complete,
@@ -61,9 +61,9 @@ def check(contract: Contract, request: service_pb2.ModelInferRequest, name: Name
     given = check_id(request.id)
     raw = request.raw_input_contents
     if len(request.inputs) > MAX_TENSORS or len(request.outputs) > MAX_TENSORS:
-        raise Refused(f"a request has at most {MAX_TENSORS} inputs and outputs")
+        raise RequestRefused(f"a request has at most {MAX_TENSORS} inputs and outputs")
     if raw and len(raw) != len(request.inputs):
-        raise Refused(f"raw_input_contents has {len(raw)} entries for {len(request.inputs)} inputs")
+        raise RequestRefused(f"raw_input_contents has {len(raw)} entries for {len(request.inputs)} inputs")
     parameters = _scalars(request.parameters)
     for key, value in parameters.items():
         check_parameter(key, value)
@@ -95,13 +95,15 @@ def check(contract: Contract, request: service_pb2.ModelInferRequest, name: Name
 def _input(contract: Contract, tensor: Any, raw: bytes | None) -> bytes:
     """Return a tensor's data in binary form."""
     if tensor.parameters:
-        raise Refused(f"input {tensor.name[:80]!r} may have no parameters (shared memory is closed here)")
+        raise RequestRefused(
+            f"input {tensor.name[:80]!r} may have no parameters (shared memory is closed here)"
+        )
     spec, count = check_shape(contract, tensor.name, tensor.datatype, list(tensor.shape))
     given = [field.name for field, _ in tensor.contents.ListFields()]
     if raw is None:
         return _packed(tensor, spec, count, given)
     if given:
-        raise Refused(f"input {tensor.name!r} has both contents and raw_input_contents")
+        raise RequestRefused(f"input {tensor.name!r} has both contents and raw_input_contents")
     check_binary(tensor.name, spec, count, memoryview(raw))
     return raw
 
@@ -109,7 +111,7 @@ def _input(contract: Contract, tensor: Any, raw: bytes | None) -> bytes:
 def _output(contract: Contract, output: Any) -> dict[str, Any]:
     found = _scalars(output.parameters)
     if found.keys() - {"classification", "binary_data"}:
-        raise Refused(
+        raise RequestRefused(
             f"output {output.name[:80]!r} may have the parameters binary_data and classification only "
             "(shared memory is closed here)"
         )
@@ -157,7 +159,7 @@ def _scalars(parameters: Mapping[str, Any]) -> dict[str, object]:
 def _scalar(name: str, value: Any) -> tuple[str, object]:
     kind = value.WhichOneof("parameter_choice")
     if kind is None:
-        raise Refused(f"parameter {name[:80]!r} has no value")
+        raise RequestRefused(f"parameter {name[:80]!r} has no value")
     return name, getattr(value, kind)
 
 
@@ -165,16 +167,18 @@ def _packed(tensor: Any, spec: Spec, count: int, given: list[str]) -> bytes:
     """Encode typed contents as binary data."""
     wanted = CONTENTS.get(spec.datatype)
     if wanted is None or given != [wanted]:
-        raise Refused(
+        raise RequestRefused(
             f"input {tensor.name!r} is {spec.datatype}; send it as raw_input_contents"
             + (f" or {wanted} alone" if wanted else "")
         )
     values = getattr(tensor.contents, wanted)
     if len(values) != count:
-        raise Refused(f"input {tensor.name!r} has {len(values)} values; its shape asks for {count}")
+        raise RequestRefused(f"input {tensor.name!r} has {len(values)} values; its shape asks for {count}")
     if spec.datatype == "BYTES":
         if sum(map(len, values)) > most_text(tensor.name):
-            raise Refused(f"input {tensor.name!r} has more than {most_text(tensor.name)} bytes of text")
+            raise RequestRefused(
+                f"input {tensor.name!r} has more than {most_text(tensor.name)} bytes of text"
+            )
         return b"".join(part for text in values for part in (len(text).to_bytes(4, "little"), text))
     if ITEM_BYTES[spec.datatype] < 4 and spec.datatype != "BOOL":
         check_range(tensor.name, spec.datatype, values)

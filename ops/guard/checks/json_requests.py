@@ -21,7 +21,7 @@ from .contract import (
     SIGNED,
     UNSIGNED,
     Contract,
-    Refused,
+    RequestRefused,
     Spec,
     check_binary,
     check_complete,
@@ -74,7 +74,9 @@ def infer(contract: Contract, body: bytes, head_bytes: int | None, name: Name) -
         Refused: it does not fit the model.
     """
     if head_bytes is not None and not 0 <= head_bytes <= len(body):
-        raise Refused(f"Inference-Header-Content-Length must be from 0 to the body's {len(body)} bytes")
+        raise RequestRefused(
+            f"Inference-Header-Content-Length must be from 0 to the body's {len(body)} bytes"
+        )
     view = memoryview(body)
     request = _object(
         view[:head_bytes],
@@ -85,7 +87,7 @@ def infer(contract: Contract, body: bytes, head_bytes: int | None, name: Name) -
     inputs = list(_inputs(contract, _list(request, "inputs"), section))
     used = sum(len(data) for _, data, binary in inputs if binary)
     if used != len(section):
-        raise Refused(
+        raise RequestRefused(
             f"{len(section)} bytes of binary data were sent, but the inputs' binary_data_size add up to "
             f"{used}"
         )
@@ -111,7 +113,7 @@ def generate(contract: Contract, body: bytes, name: Name) -> Checked:
     request = _object(memoryview(body), MAX_JSON_BYTES, None)
     nested = request.pop("parameters", {})
     if not isinstance(nested, dict) or nested.keys() & request.keys():
-        raise Refused("parameters must be an object; do not repeat its fields outside it")
+        raise RequestRefused("parameters must be an object; do not repeat its fields outside it")
     request.update(nested)
     if "stream" not in contract.inputs:
         request.pop("stream", None)  # other servers' clients send it; here the path says so
@@ -132,9 +134,9 @@ def generate(contract: Contract, body: bytes, name: Name) -> Checked:
 def _known(contract: Contract, name: str, value: object) -> None:
     try:
         check_parameter(name, value)
-    except Refused:
+    except RequestRefused:
         if isinstance(value, (dict, list)) or name not in ("sequence_id", "priority", "timeout"):
-            raise Refused(
+            raise RequestRefused(
                 f"field {name[:80]!r} is unknown; {contract.name} takes: {', '.join(contract.inputs)}"
             ) from None
         raise
@@ -142,17 +144,17 @@ def _known(contract: Contract, name: str, value: object) -> None:
 
 def _object(text: memoryview, most: int, known: Sequence[str] | None) -> dict[str, Any]:
     if len(text) > most:
-        raise Refused(
+        raise RequestRefused(
             f"the JSON part has {len(text)} bytes; send at most {most}, and large tensors as binary data"
         )
     try:
         request = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise Refused(f"the body is not valid JSON: {error}") from None
+        raise RequestRefused(f"the body is not valid JSON: {error}") from None
     if not isinstance(request, dict):
-        raise Refused("the body must be a JSON object")
+        raise RequestRefused("the body must be a JSON object")
     if known is not None and (unknown := request.keys() - set(known)):
-        raise Refused(f"field {min(unknown)[:80]!r} is unknown; a request has: {', '.join(known)}")
+        raise RequestRefused(f"field {min(unknown)[:80]!r} is unknown; a request has: {', '.join(known)}")
     return request
 
 
@@ -163,15 +165,15 @@ def _list(request: dict[str, Any], name: str, *, empty: bool = False) -> list[di
         or len(rows) > 256
         or not all(isinstance(row, dict) and isinstance(row.get("name"), str) for row in rows)
     ):
-        raise Refused(f"{name} must be a list of at most 256 objects with a name")
+        raise RequestRefused(f"{name} must be a list of at most 256 objects with a name")
     if not rows and not empty:
-        raise Refused(f"{name} is missing; a request needs at least one")
+        raise RequestRefused(f"{name} is missing; a request needs at least one")
     return rows
 
 
 def _parameters(found: object) -> dict[str, Any]:
     if not isinstance(found, dict):
-        raise Refused("parameters must be an object")
+        raise RequestRefused("parameters must be an object")
     for name, value in found.items():
         check_parameter(name, value)
     return found
@@ -186,7 +188,7 @@ def _inputs(contract: Contract, rows: Iterable[dict[str, Any]], section: memoryv
     for row in rows:
         name = row["name"]
         if unknown := row.keys() - {"name", "shape", "datatype", "parameters", "data"}:
-            raise Refused(f"input {name[:80]!r}: field {min(unknown)[:80]!r} is unknown")
+            raise RequestRefused(f"input {name[:80]!r}: field {min(unknown)[:80]!r} is unknown")
         shape = row.get("shape")
         spec, count = check_shape(
             contract, name, row.get("datatype"), shape if isinstance(shape, list) else []
@@ -195,7 +197,7 @@ def _inputs(contract: Contract, rows: Iterable[dict[str, Any]], section: memoryv
         if size is None:
             data: bytes | memoryview = _packed(name, spec, count, row.get("data"))
         elif "data" in row:
-            raise Refused(f"input {name!r} has both data and binary_data_size")
+            raise RequestRefused(f"input {name!r} has both data and binary_data_size")
         else:
             data, at = section[at : at + size], at + size
         check_binary(name, spec, count, memoryview(data))
@@ -213,12 +215,12 @@ def _inputs(contract: Contract, rows: Iterable[dict[str, Any]], section: memoryv
 
 def _binary_size(name: str, parameters: object) -> int | None:
     if not isinstance(parameters, dict) or parameters.keys() - {"binary_data_size"}:
-        raise Refused(
+        raise RequestRefused(
             f"input {name!r}: parameters may have binary_data_size only (shared memory is closed here)"
         )
     size = parameters.get("binary_data_size")
     if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 0):
-        raise Refused(f"input {name!r}: binary_data_size must be a number from 0")
+        raise RequestRefused(f"input {name!r}: binary_data_size must be a number from 0")
     return size
 
 
@@ -227,25 +229,27 @@ def _flat(name: str, data: Any, count: int) -> list[Any]:
     rows: list[Any] = data if isinstance(data, list) else [data]
     while rows and isinstance(rows[0], list):
         if not all(isinstance(row, list) for row in rows):
-            raise Refused(f"input {name!r}: data mixes lists and values")
+            raise RequestRefused(f"input {name!r}: data mixes lists and values")
         rows = [value for row in rows for value in row]
     if len(rows) != count:
-        raise Refused(f"input {name!r} has {len(rows)} values; its shape asks for {count}")
+        raise RequestRefused(f"input {name!r} has {len(rows)} values; its shape asks for {count}")
     return rows
 
 
 def _packed(name: str, spec: Spec, count: int, data: object) -> bytes:
     """Encode JSON values as binary data."""
     if data is None:
-        raise Refused(f"input {name!r} has neither data nor binary_data_size")
+        raise RequestRefused(f"input {name!r} has neither data nor binary_data_size")
     values = _flat(name, data, count)
     if spec.datatype == "BYTES":
         if not all(isinstance(value, str) for value in values):
-            raise Refused(f"input {name!r}: data must be strings")
+            raise RequestRefused(f"input {name!r}: data must be strings")
         texts = [value.encode() for value in values]
         return b"".join(part for text in texts for part in (len(text).to_bytes(4, "little"), text))
     if spec.datatype not in TYPES:
-        raise Refused(f"input {name!r} is {spec.datatype}, which JSON cannot carry; send it as binary data")
+        raise RequestRefused(
+            f"input {name!r} is {spec.datatype}, which JSON cannot carry; send it as binary data"
+        )
     _check_values(name, spec.datatype, values)
     return bytes(np.array(values, TYPES[spec.datatype]).tobytes())
 
@@ -254,13 +258,13 @@ def _check_values(name: str, datatype: str, values: list[Any]) -> None:
     kinds = set(map(type, values))
     wanted = {bool} if datatype == "BOOL" else {int, float} if datatype in FLOATS else {int}
     if kinds - wanted:
-        raise Refused(
+        raise RequestRefused(
             f"input {name!r}: data must be {datatype}, not "
             f"{', '.join(sorted(kind.__name__ for kind in kinds - wanted))}"
         )
     check_range(name, datatype, values)
     if datatype == "FP32" and not -LARGEST_FP32 <= min(values) <= max(values) <= LARGEST_FP32:
-        raise Refused(f"input {name!r}: a value is too large for FP32")
+        raise RequestRefused(f"input {name!r}: a value is too large for FP32")
 
 
 def _output(contract: Contract, row: dict[str, Any]) -> dict[str, Any]:
@@ -270,12 +274,12 @@ def _output(contract: Contract, row: dict[str, Any]) -> dict[str, Any]:
         or not isinstance(parameters, dict)
         or parameters.keys() - {"binary_data", "classification"}
     ):
-        raise Refused(
+        raise RequestRefused(
             f"output {name[:80]!r} may have the parameters binary_data and classification only (shared "
             "memory is closed here)"
         )
     if not isinstance(parameters.get("binary_data", False), bool):
-        raise Refused(f"output {name!r}: binary_data must be true or false")
+        raise RequestRefused(f"output {name!r}: binary_data must be true or false")
     check_output(contract, name, parameters.get("classification"))
     return {"name": name, "parameters": parameters} if parameters else {"name": name}
 
@@ -288,19 +292,19 @@ def _field(contract: Contract, name: str, value: object) -> object:
     values = value if isinstance(value, list) else [value]
     shape = [1] * bool(contract.max_batch) + [len(values)]
     if len(spec.dims) > len(shape):
-        raise Refused(
+        raise RequestRefused(
             f"input {name!r} has {len(spec.dims)} dimensions; send it with infer instead of generate"
         )
     check_shape(contract, name, spec.datatype, shape)
     if spec.datatype == "BYTES":
         if not all(isinstance(text, str) for text in values):
-            raise Refused(f"input {name!r} must be a string or a list of strings")
+            raise RequestRefused(f"input {name!r} must be a string or a list of strings")
         if sum(map(len, values)) > most_text(name):
-            raise Refused(f"input {name!r} has more than {most_text(name)} characters of text")
+            raise RequestRefused(f"input {name!r} has more than {most_text(name)} characters of text")
     elif spec.datatype in TYPES:
         _check_values(name, spec.datatype, values)
     else:
-        raise Refused(
+        raise RequestRefused(
             f"input {name!r} is {spec.datatype}, which JSON cannot carry; send it with infer as binary data"
         )
     return value

@@ -23,12 +23,12 @@ import structlog
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
-from ..checks.contract import Contract, Refused
+from ..checks.contract import Contract, RequestRefused
 from ..checks.grpc_requests import check, error_message, response
 from ..http_client import Lost
 from ..life import Life
 from .contracts import HANDED
-from .relay import NOBODY, Call, Target, Unavailable
+from .relay import NOBODY, Call, RelayTarget, Unavailable
 from .service import FAULT, HEAD_BYTES, OWN_ID, UNKNOWN, UNREAD, Service, calling, naming, passed_on, patience
 
 log = structlog.get_logger()
@@ -117,7 +117,7 @@ class GrpcFront(grpc.GenericRpcHandler):  # type: ignore[misc]
                 self.answered()
                 code = "ok"
                 return answer
-            except Refused:
+            except RequestRefused:
                 self.relay.metrics.refused.labels(model, "request").inc()
                 raise
             finally:
@@ -128,9 +128,9 @@ class GrpcFront(grpc.GenericRpcHandler):  # type: ignore[misc]
         self, request: service_pb2.ModelInferRequest, contract: Contract, context: Any, until: float
     ) -> bytes:
         if contract.decoupled:
-            raise Refused(f"model {contract.name!r} is decoupled; use ModelStreamInfer")
+            raise RequestRefused(f"model {contract.name!r} is decoupled; use ModelStreamInfer")
         if request.model_version and not request.model_version.isdecimal():  # it becomes part of a path
-            raise Refused("model_version must be a number")
+            raise RequestRefused("model_version must be a number")
         metadata = dict(context.invocation_metadata() or ())
         checked = check(contract, request, naming(metadata.get("x-request-id")))
         version = f"/versions/{request.model_version}" if request.model_version else ""
@@ -154,11 +154,11 @@ class GrpcFront(grpc.GenericRpcHandler):  # type: ignore[misc]
         known = MODEL_NAME.fullmatch(model)
         found = await self.requests.contract(model, until, size, handed=handed) if known else None
         if found is None:
-            raise Refused(UNKNOWN.format(model[:80]))
+            raise RequestRefused(UNKNOWN.format(model[:80]))
         return found
 
-    def _ask(self, method: str, data: bytes, context: Any) -> Callable[[Target], Any]:
-        async def ask(target: Target) -> bytes:
+    def _ask(self, method: str, data: bytes, context: Any) -> Callable[[RelayTarget], Any]:
+        async def ask(target: RelayTarget) -> bytes:
             own = target is self.relay.life
             passed = _metadata(context.invocation_metadata(), handed=not own)
             try:
@@ -200,7 +200,7 @@ class GrpcFront(grpc.GenericRpcHandler):  # type: ignore[misc]
                 if life:
                     life.flights.discard(flight)
 
-    async def _server(self, metadata: Mapping[str, str]) -> Target:
+    async def _server(self, metadata: Mapping[str, str]) -> RelayTarget:
         """Choose where a new stream goes: to the own server (waiting for its return where there is no other
         instance), or to another instance.
 
@@ -229,7 +229,7 @@ class GrpcFront(grpc.GenericRpcHandler):  # type: ignore[misc]
             if not contract.decoupled and (face := await self._face(contract.name)):
                 request.model_name = face
                 return bytes(request.SerializeToString()), True
-        except (Refused, Unavailable) as refused:
+        except (RequestRefused, Unavailable) as refused:
             self.relay.metrics.refused.labels("unknown", "request").inc()
             return bytes(
                 service_pb2.ModelStreamInferResponse(error_message=str(refused)).SerializeToString()
@@ -303,7 +303,7 @@ async def _statuses(context: Any) -> AsyncIterator[None]:
         yield
     except grpc.aio.AbortError:
         raise
-    except Refused as refused:
+    except RequestRefused as refused:
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(refused))
     except (Unavailable, Lost) as gone:
         unread = isinstance(gone, Unavailable) and gone.unread
@@ -319,7 +319,7 @@ def _parsed(data: bytes) -> service_pb2.ModelInferRequest:
     try:
         return service_pb2.ModelInferRequest.FromString(data)
     except DecodeError:
-        raise Refused("the message is not a ModelInferRequest") from None
+        raise RequestRefused("the message is not a ModelInferRequest") from None
 
 
 def _handed(context: Any) -> bool:

@@ -18,13 +18,13 @@ import structlog
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from ..checks import json_requests
-from ..checks.contract import Contract, Refused
+from ..checks.contract import Contract, RequestRefused
 from ..checks.json_requests import Checked
-from ..http_client import Answer, Lost
+from ..http_client import HttpResponse, Lost
 from ..operate import Operator
 from .contracts import HANDED
-from .http_server import Request
-from .relay import Call, Target, Unavailable
+from .http_server import HttpRequest
+from .relay import Call, RelayTarget, Unavailable
 from .service import (
     FAULT,
     HEAD_BYTES,
@@ -62,7 +62,7 @@ class HttpFront:
         self.service, self.operator = service, operator
         self.relay, self.answered = service.relay, service.answered
 
-    async def __call__(self, request: Request) -> None:
+    async def __call__(self, request: HttpRequest) -> None:
         """Answer one request."""
         found = INFERENCE.fullmatch(request.path)
         if found is None:
@@ -79,11 +79,11 @@ class HttpFront:
         """Return a model's name for metrics: all unknown names share one."""
         return model if self.service.contracts.known(model) else "unknown"
 
-    async def _guarded(self, request: Request, work: Awaitable[int]) -> int:
+    async def _guarded(self, request: HttpRequest, work: Awaitable[int]) -> int:
         """Run a handler; refusals and faults become answers."""
         try:
             return await work
-        except Refused as refused:
+        except RequestRefused as refused:
             return _say(request, 400, str(refused))
         except Unavailable as unavailable:
             unread = [(UNREAD, "1")] if unavailable.unread and HANDED in request.headers else []
@@ -94,7 +94,7 @@ class HttpFront:
             log.exception("internal error of the guard", path=request.path)
             return 500 if request.answered else _say(request, 500, FAULT)
 
-    async def _read(self, request: Request) -> int:
+    async def _read(self, request: HttpRequest) -> int:
         """Answer metadata, health and statistics; the guard's own metrics; messages of other guards."""
         path = request.path
         if path == "/metrics" and request.method == "GET":
@@ -114,7 +114,7 @@ class HttpFront:
         if request.method != "GET":
             return _say(request, 405, f"{path} takes GET only")
 
-        async def ask(target: Target) -> Reply:
+        async def ask(target: RelayTarget) -> Reply:
             answer = await target.http.request(
                 "GET", path, {} if target is self.relay.life else {HANDED: "1"}
             )
@@ -123,7 +123,7 @@ class HttpFront:
         reply = await self.relay.run(Call("", str, ask, handed=HANDED in request.headers, reads=True))
         return request.reply(reply.answer.status, _kept(reply.answer.headers), reply.body or b"")
 
-    async def _operate(self, request: Request) -> int:
+    async def _operate(self, request: HttpRequest) -> int:
         """Answer what only the gateway may ask."""
         if not self.operator.allowed(request.headers):
             return _say(
@@ -137,7 +137,7 @@ class HttpFront:
             return request.reply(200, [("content-type", "application/json")], body)
         return _say(request, 405, "/guard/status takes GET only, /guard/restart POST only")
 
-    async def _infer(self, request: Request, model: str, how: str) -> int:
+    async def _infer(self, request: HttpRequest, model: str, how: str) -> int:
         if request.method != "POST":
             return _say(request, 405, f"{request.path} takes POST only")
         headers = request.headers
@@ -164,7 +164,7 @@ class HttpFront:
         return request.reply(status, _kept(reply.answer.headers), reply.body)
 
     async def _unless_gone(
-        self, request: Request, work: Coroutine[Any, Any, Result], stoppable: str = ""
+        self, request: HttpRequest, work: Coroutine[Any, Any, Result], stoppable: str = ""
     ) -> Result:
         """Return the result of `work`; if the client disconnects before, cancel it and stop its request."""
         task = asyncio.ensure_future(work)
@@ -177,7 +177,7 @@ class HttpFront:
             self.service.stop(stoppable)
             raise ClientGone from None
 
-    async def _stream(self, request: Request, answer: Answer, stoppable: str) -> int:
+    async def _stream(self, request: HttpRequest, answer: HttpResponse, stoppable: str) -> int:
         """Forward server-sent events as they arrive; a stream that breaks ends with an event that says so."""
         request.gone.add_done_callback(lambda _: answer.abort())
         request.begin(200, _kept(answer.headers))
@@ -200,12 +200,12 @@ def _checked(contract: Contract, how: str, headers: Mapping[str, str], body: byt
     if how != "infer":
         return json_requests.generate(contract, body, name)
     if contract.decoupled:
-        raise Refused(
+        raise RequestRefused(
             f"model {contract.name!r} is decoupled; use generate_stream, or ModelStreamInfer over gRPC"
         )
     length = headers.get(HEAD_BYTES)
     if length is not None and not re.fullmatch(r"\d{1,12}", length):
-        raise Refused("Inference-Header-Content-Length must be a number")
+        raise RequestRefused("Inference-Header-Content-Length must be a number")
     return json_requests.infer(contract, body, None if length is None else int(length), name)
 
 
@@ -214,7 +214,7 @@ def _kept(headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def _say(
-    request: Request,
+    request: HttpRequest,
     status: int,
     message: str,
     retry_after: int = 0,

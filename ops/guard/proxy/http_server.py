@@ -18,7 +18,7 @@ REASONS = {status.value: status.phrase for status in HTTPStatus}
 NO_BODY = (204, 304)
 
 
-class Request:
+class HttpRequest:
     """One request whose body is complete, and methods to answer it. `gone` is done when the client has closed
     its connection.
     """
@@ -71,12 +71,12 @@ class Connection(asyncio.Protocol):
     transport: asyncio.Transport
 
     def __init__(
-        self, handle: Callable[[Request], Awaitable[None]], most_bytes: int, all_open: set[Connection]
+        self, handle: Callable[[HttpRequest], Awaitable[None]], most_bytes: int, all_open: set[Connection]
     ) -> None:
         self.handle, self.most_bytes, self.all_open = handle, most_bytes, all_open
         self.parser = httptools.HttpRequestParser(self)
-        self.current: Request | None = None
-        self.waiting: list[Request] = []
+        self.current: HttpRequest | None = None
+        self.waiting: list[HttpRequest] = []
         self.closing = self.closed = False
         self.room = asyncio.Event()
         self.room.set()
@@ -115,7 +115,7 @@ class Connection(asyncio.Protocol):
         """Implement httptools' callback."""
         path = self.url.decode("latin-1").partition("?")[0]
         body = self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
-        request = Request(self, self.parser.get_method().decode("latin-1"), path, self.headers, body)
+        request = HttpRequest(self, self.parser.get_method().decode("latin-1"), path, self.headers, body)
         if not self.parser.should_keep_alive():
             self.closing = True
         if self.size > self.most_bytes:
@@ -127,7 +127,7 @@ class Connection(asyncio.Protocol):
         else:
             self._run(request)
 
-    def _run(self, request: Request) -> None:
+    def _run(self, request: HttpRequest) -> None:
         self.current = request
         self.task = asyncio.ensure_future(self.handle(request))
 

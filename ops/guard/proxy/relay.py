@@ -25,7 +25,7 @@ import structlog
 
 from ..http_client import HttpClient, Lost
 from ..life import Death, Life
-from ..metrics import Metrics
+from ..metrics import GuardMetrics
 from .suspicion import REFUSED_SECONDS, SUSPECT_SECONDS, Suspicion
 
 log = structlog.get_logger()
@@ -47,7 +47,7 @@ class Unavailable(Exception):
         self.retry_after, self.unread = retry_after, unread
 
 
-class Target(Protocol):
+class RelayTarget(Protocol):
     """A server to send a request to, over HTTP/1.1 and gRPC."""
 
     @property
@@ -76,7 +76,7 @@ class Call(Generic[Result]):
 
     model: str
     mark: Callable[[], str]
-    send: Callable[[Target], Awaitable[Result]]
+    send: Callable[[RelayTarget], Awaitable[Result]]
     handed: bool = False
     lost: bool = False
     until: float = 0.0
@@ -87,7 +87,7 @@ class Call(Generic[Result]):
 class Relay:
     """The own server's life, the other instances, and what is known about requests."""
 
-    def __init__(self, peers: Sequence[Target], metrics: Metrics) -> None:
+    def __init__(self, peers: Sequence[RelayTarget], metrics: GuardMetrics) -> None:
         self.peers, self.metrics = peers, metrics
         self.suspicion = Suspicion()
         self.life: Life | None = None

@@ -17,9 +17,9 @@ from conch.names import AT_ONCE
 
 from ..checks.contract import Contract
 from ..checks.json_requests import STOP, Checked
-from ..http_client import Answer, Lost
+from ..http_client import HttpResponse, Lost
 from .contracts import HANDED, Contracts
-from .relay import AWAY_SECONDS, NOBODY, Call, Relay, Target, Unavailable
+from .relay import AWAY_SECONDS, NOBODY, Call, Relay, RelayTarget, Unavailable
 from .suspicion import fingerprint
 
 UNHEALTHY = re.compile(rb"[Ss]tub process [^\n]{0,200}is not healthy")
@@ -41,7 +41,7 @@ NUMBERS = count(1)
 class Reply:
     """An answer of a server; `body` is None while it is still arriving."""
 
-    answer: Answer
+    answer: HttpResponse
     body: bytes | None = None
 
 
@@ -75,7 +75,7 @@ class Service:
                     return await self.contracts.elsewhere(peer.http, model)
             await self.relay.back(until, size)
 
-    async def _unchanged(self, target: Target, contract: Contract) -> bool:
+    async def _unchanged(self, target: RelayTarget, contract: Contract) -> bool:
         """Tell whether a server's model is still the one that a request was checked against.
 
         Raises:
@@ -94,7 +94,7 @@ class Service:
         passed: Mapping[str, str],
         *,
         streaming: bool = False,
-    ) -> Callable[[Target], Awaitable[Reply]]:
+    ) -> Callable[[RelayTarget], Awaitable[Reply]]:
         """Return a function that sends a checked request to a server or a guard. It raises Lost, also for an
         answer that says that a stub is unhealthy or that a guard has no server, and Unavailable where the own
         server's model is no longer the one that the request was checked against.
@@ -107,7 +107,7 @@ class Service:
         if checked.head_bytes:
             sent[HEAD_BYTES] = str(checked.head_bytes)
 
-        async def ask(target: Target) -> Reply:
+        async def ask(target: RelayTarget) -> Reply:
             own = target is relay.life
             if own and not await self._unchanged(target, contract):
                 raise Unavailable(CHANGED.format(contract.name))
@@ -161,7 +161,7 @@ def passed_on(headers: Mapping[str, str]) -> dict[str, str]:
 def calling(
     model: str,
     checked: Checked,
-    ask: Callable[[Target], Awaitable[Reply]],
+    ask: Callable[[RelayTarget], Awaitable[Reply]],
     headers: Mapping[str, str],
     until: float,
 ) -> Call[Reply]:

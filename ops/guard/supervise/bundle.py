@@ -14,7 +14,7 @@ from conch.deployment import Deployment, Instance
 from conch.toolchain import ToolchainError, differences
 
 
-class Refused(Exception):
+class BundleRefused(Exception):
     """The bundle must not be served; the message gives the reason and how to rebuild it."""
 
 
@@ -29,23 +29,25 @@ def check_bundle(bundle: Path, model_id: str, gpus: str = "") -> Manifest:
     try:
         toolchain = toolchains.find(bundle.name)
     except ToolchainError as error:
-        raise Refused(str(error)) from error
+        raise BundleRefused(str(error)) from error
     rebuild = f"rebuild it with: {toolchain.remedy(model_id)}"
     if not (bundle / MANIFEST).exists():
-        raise Refused(f"{bundle} does not contain a finished bundle; {rebuild}")
+        raise BundleRefused(f"{bundle} does not contain a finished bundle; {rebuild}")
     try:
         manifest = Manifest.load(bundle)
         EngineFacts.load(bundle / ENGINE_FOLDER)
         wrong = differences(manifest.engine, toolchain.identity(gpus), toolchain.deciding)
     except (Malformed, KeyError):
-        raise Refused(f"the bundle of {model_id} was made by another version of Conch; {rebuild}") from None
+        raise BundleRefused(
+            f"the bundle of {model_id} was made by another version of Conch; {rebuild}"
+        ) from None
     except ToolchainError as error:
-        raise Refused(f"the bundle of {model_id} cannot be served here: {error}") from error
+        raise BundleRefused(f"the bundle of {model_id} cannot be served here: {error}") from error
     if wrong:
-        raise Refused(f"the bundle of {model_id} cannot be served here: {'; '.join(wrong)}; {rebuild}")
+        raise BundleRefused(f"the bundle of {model_id} cannot be served here: {'; '.join(wrong)}; {rebuild}")
     ranks = manifest.serving.world_size
     if gpus and ranks > len(gpus.split(",")):
-        raise Refused(
+        raise BundleRefused(
             f"the bundle of {model_id} spans {ranks} GPUs, this instance has {gpus}; give it more with "
             f"TRITON_i_GPUS, or set TP_SIZE=1 and {rebuild}"
         )
@@ -59,7 +61,7 @@ def planned(plan: Deployment, index: int) -> Instance:
         Refused: the plan has fewer.
     """
     if index >= len(plan.instances):
-        raise Refused(
+        raise BundleRefused(
             f"triton-{index} is not planned: INSTANCES={len(plan.instances)}; raise it, or use "
             f"COMPOSE_PROFILES=instances-{len(plan.instances)}"
         )

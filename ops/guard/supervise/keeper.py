@@ -26,7 +26,7 @@ from ..http_client import HttpClient, Lost
 from ..journal import Journal
 from ..life import Death, Life
 from ..proxy.relay import Relay
-from .bundle import Refused, probe_body
+from .bundle import BundleRefused, probe_body
 from .failures import Failures
 from .server import DRAIN, Server
 
@@ -157,7 +157,7 @@ class Keeper:
         self.restart_asked.clear()
         try:
             self.manifest = await asyncio.to_thread(self.check)
-        except Refused as refused:
+        except BundleRefused as refused:
             self.relay.metrics.kept.inc()
             self.journal.note("not restarted", error=True, reason=str(refused))
             return False

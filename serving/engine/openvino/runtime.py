@@ -32,7 +32,7 @@ AMD = "AuthenticAMD"
 
 
 @dataclass(frozen=True)
-class Memory:
+class OpenVinoMemory:
     """An encoder output: keys and values per layer, as bit patterns [heads, length, head width]. `key` is a
     hash of the input.
     """
@@ -127,8 +127,8 @@ class OpenVinoRuntime:
         self.relative_bias: Floats | None = (
             np.load(bias) if bias.exists() else None
         )  # [heads, distance]; the last distance stands for all beyond
-        self._living: WeakValueDictionary[bytes, Memory] = WeakValueDictionary()
-        self._recent: OrderedDict[bytes, Memory] = OrderedDict()
+        self._living: WeakValueDictionary[bytes, OpenVinoMemory] = WeakValueDictionary()
+        self._recent: OrderedDict[bytes, OpenVinoMemory] = OrderedDict()
         if self.encoder and not self.facts.mels:
             # If the first text that BART's bf16 encoder reads has a single id, it gives NaN for every longer
             # one (seen with OpenVINO 2026.4.1).
@@ -167,13 +167,13 @@ class OpenVinoRuntime:
         """See Runtime."""
         return source
 
-    def encode(self, sources: Sequence[NDArray[Any]]) -> list[Memory]:
+    def encode(self, sources: Sequence[NDArray[Any]]) -> list[OpenVinoMemory]:
         """See Runtime. One after the other: on a CPU that is as fast. A second look at the same sound is
         free: while its text is made, and for a few others after it.
         """
         return [self._encode(source) for source in sources]
 
-    def _encode(self, source: NDArray[Any]) -> Memory:
+    def _encode(self, source: NDArray[Any]) -> OpenVinoMemory:
         assert self.encoding is not None
         key = hashlib.blake2b(source.tobytes(), digest_size=16).digest()
         if (known := self._living.get(key)) is not None:
@@ -187,10 +187,10 @@ class OpenVinoRuntime:
         parts = tuple(
             bits(self.encoding.get_output_tensor(i))[0].copy() for i in range(2 * self.facts.layers)
         )
-        self._living[key] = made = Memory(parts, parts[0].shape[1], key)
+        self._living[key] = made = OpenVinoMemory(parts, parts[0].shape[1], key)
         return made
 
-    def remember(self, memory: Memory) -> Memory:
+    def remember(self, memory: OpenVinoMemory) -> OpenVinoMemory:
         """Keep an unused encoder output in the cache until enough others were used after it. A new one is not
         cached: its own text holds it, and what is aligned or transcribed again is a text that has ended.
         """
@@ -203,7 +203,7 @@ class OpenVinoRuntime:
             self._recent.popitem(last=False)
         return memory
 
-    def align(self, ids: Sequence[int], memory: Memory) -> NDArray[np.float16]:
+    def align(self, ids: Sequence[int], memory: OpenVinoMemory) -> NDArray[np.float16]:
         """See Runtime."""
         request = self._aligner()
         inputs: dict[str, Any] = {"ids": np.array([ids], np.int64)}

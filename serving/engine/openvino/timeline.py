@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ..runtime import Floats, Row, Step
 from .rows import MASKED, Biases, chosen
-from .runtime import Memory, OpenVinoRuntime, bits
+from .runtime import OpenVinoMemory, OpenVinoRuntime, bits
 
 NOWHERE = -1
 
@@ -36,8 +36,8 @@ class TimelineBatch:
         self.biases = Biases(runtime.facts.vocabulary)
         self.columns = np.zeros((0, 0), np.int32)
         self.tensors: list[ov.Tensor] = []
-        self.held: list[Memory] = []  # what each place of the tensors holds
-        self.shown: list[Memory] = []
+        self.held: list[OpenVinoMemory] = []  # what each place of the tensors holds
+        self.shown: list[OpenVinoMemory] = []
         self.sharing: dict[str, NDArray[np.int32]] = {}
         self.looked: list[list[NDArray[np.float16]]] = []  # of each row of the last step
 
@@ -108,7 +108,7 @@ class TimelineBatch:
             state.state = ov.Tensor(np.ascontiguousarray(state.state.data[:, :, used]))
         self.columns = self.columns[:, used]
 
-    def _set_memory(self, wanted: Sequence[Memory]) -> None:
+    def _set_memory(self, wanted: Sequence[OpenVinoMemory]) -> None:
         """Set the encoder outputs of the rows, [outputs, heads, length, head width], and which rows share
         each; only what changed since the last step is copied.
         """
@@ -147,7 +147,7 @@ class TimelineBatch:
             "cross_mask", ov.Tensor(np.ascontiguousarray(cross_mask[:, None, None, None]))
         )
 
-    def _fill(self, memories: Sequence[Memory]) -> None:
+    def _fill(self, memories: Sequence[OpenVinoMemory]) -> None:
         for i, memory in enumerate(memories):
             if i < len(self.held) and self.held[i] is memory:
                 continue
@@ -157,7 +157,7 @@ class TimelineBatch:
         self.held = list(memories)
 
 
-def placed(memories: Sequence[Memory], held: Sequence[Memory]) -> list[Memory]:
+def placed(memories: Sequence[OpenVinoMemory], held: Sequence[OpenVinoMemory]) -> list[OpenVinoMemory]:
     """Return the same items in slot order; items that are already `held` in a slot below the count stay
     there.
     """
@@ -167,7 +167,9 @@ def placed(memories: Sequence[Memory], held: Sequence[Memory]) -> list[Memory]:
     return [memory if id(memory) in wanted else next(new) for memory in held] + list(new)
 
 
-def sharing(wanted: Sequence[Memory], memories: Sequence[Memory]) -> dict[str, NDArray[np.int32]]:
+def sharing(
+    wanted: Sequence[OpenVinoMemory], memories: Sequence[OpenVinoMemory]
+) -> dict[str, NDArray[np.int32]]:
     """Make the graph's inputs that map rows to encoder outputs: `sharers` int32 [outputs, most], padded with
     each output's first row; `shares` int32 [rows].
     """

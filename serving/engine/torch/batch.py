@@ -42,7 +42,7 @@ RESULTS = 8  # steps of which results may be on their way to the host; three are
 
 
 @dataclass(frozen=True, eq=False)
-class Memory:
+class TorchMemory:
     """An encoder output, [2 * layers, heads, length, head width], valid once the work in `coming` is done."""
 
     parts: Tensor
@@ -87,7 +87,7 @@ class Slot:
     penalties nor random numbers, and whether its cross-attention is requested.
     """
 
-    memory: Callable[[], Memory | None] = lambda: None
+    memory: Callable[[], TorchMemory | None] = lambda: None
     plain: bool = True
     attends: bool = False
 

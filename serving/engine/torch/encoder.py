@@ -67,6 +67,6 @@ def _models(folder: Path, family: str) -> dict[str, nn.Module]:
         both = speakers.Speakers(speakers.Shape.load(folder))
         both.load_state_dict(weights)
         return {"segmentation": both.segmentation, "voice": both.voice}
-    alone = bert.Embedder(bert.Shape.load(folder))
+    alone = bert.TextEmbedder(bert.Shape.load(folder))
     alone.load_state_dict(weights)
     return {"encoder": alone}

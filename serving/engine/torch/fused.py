@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from serving.architectures.transformer import ACTIVATIONS, FeedForward, Layer, Model, joined
+from serving.architectures.transformer import ACTIVATIONS, FeedForward, Layer, Transformer, joined
 
 from .kernels import alone, gate, norm, product, turn
 from .sharding import SummedLinear
@@ -37,7 +37,7 @@ class FusedNorm(nn.Module):
         return norm(x, self.extra, self.weight, self.bias, self.epsilon, rms=self.rms)
 
 
-def fuse(model: Model) -> None:
+def fuse(model: Transformer) -> None:
     """Fuse all layers of a model."""
     model.decoder.turn = turn  # type: ignore[method-assign]
     for part in (model.encoder, model.decoder):

@@ -30,9 +30,9 @@ from conch.names import RANK_MODULE
 
 from ..runtime import Row, Step
 from ..sampling import Sampling
-from .batch import DeviceBatch, Memory
+from .batch import DeviceBatch, TorchMemory
 from .device import NoGpu
-from .runtime import Source, TorchRuntime
+from .runtime import EncoderSource, TorchRuntime
 from .sharding import Share
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -85,7 +85,7 @@ class Ranks:
 class LeadingBatch:
     """A RunningBatch of rank 0. `keys` identify the encoder outputs that the others have, too."""
 
-    def __init__(self, batch: DeviceBatch, ranks: Ranks, keys: Mapping[Memory, bytes]) -> None:
+    def __init__(self, batch: DeviceBatch, ranks: Ranks, keys: Mapping[TorchMemory, bytes]) -> None:
         self.batch, self.ranks, self.keys = batch, ranks, keys
 
     def step(self, rows: Sequence[Row]) -> Step:
@@ -118,7 +118,7 @@ class LeadingRuntime:
             meeting = Path(work) / "ranks"
             self.ranks = Ranks(folder, parameters, count, meeting)
             self.runtime = TorchRuntime(folder, parameters, share=Share.join(0, count, meeting))
-        self.keys: weakref.WeakKeyDictionary[Memory, bytes] = weakref.WeakKeyDictionary()
+        self.keys: weakref.WeakKeyDictionary[TorchMemory, bytes] = weakref.WeakKeyDictionary()
         self.known = Counter[bytes]()
         self.gone = deque[bytes]()
 
@@ -131,11 +131,11 @@ class LeadingRuntime:
         """See Runtime."""
         return self.runtime.chooses(sampling)
 
-    def prepare(self, source: NDArray[Any]) -> Source:
+    def prepare(self, source: NDArray[Any]) -> EncoderSource:
         """See Runtime."""
         return self.runtime.prepare(source)
 
-    def encode(self, sources: Sequence[Source]) -> list[Memory]:
+    def encode(self, sources: Sequence[EncoderSource]) -> list[TorchMemory]:
         """See Runtime."""
         self._forget()
         self.ranks.tell("encode", [(source.key, source.data.numpy()) for source in sources])
@@ -180,7 +180,7 @@ class Follower:
     """Any other rank."""
 
     def __init__(self, runtime: TorchRuntime) -> None:
-        self.runtime, self.memories, self.rows = runtime, dict[bytes, Memory](), list[Row]()
+        self.runtime, self.memories, self.rows = runtime, dict[bytes, TorchMemory](), list[Row]()
 
     def follow(self, commands: Connection) -> None:
         """Execute commands until the pipe closes."""
@@ -195,7 +195,7 @@ class Follower:
         """See LeadingRuntime."""
         runtime = self.runtime
         take = runtime.staging.take if runtime.shape.mels else torch.from_numpy
-        brought = [Source(key, take(data)) for key, data in sources]
+        brought = [EncoderSource(key, take(data)) for key, data in sources]
         memories = self.runtime.encode(brought)
         self.memories |= zip((source.key for source in brought), memories, strict=True)
 

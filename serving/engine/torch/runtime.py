@@ -19,17 +19,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from conch.bundle import EngineFacts
-from serving.architectures.transformer import AlignmentCaches, Encoder, Model, Shape
+from serving.architectures.transformer import AlignmentCaches, Encoder, Shape, Transformer
 
 from ...audio.log_mel import HOP
 from ..sampling import Sampling
-from .batch import DeviceBatch, Memory
+from .batch import DeviceBatch, TorchMemory
 from .choosing import on_device
 from .device import Device, attention
 from .float8 import to_float8
 from .log_mel import LogMel
 from .sharding import Share, part_of, spread, weights
-from .texts import TextEncoder
+from .texts import TorchTextEncoder
 
 AT_ONCE = 8  # recordings that are encoded together at most
 LAYERS_AT_ONCE = 2  # of an encoder, between two decoder steps
@@ -41,7 +41,7 @@ WEIGHTS = "model.safetensors"
 
 
 @dataclass(frozen=True)
-class Source:
+class EncoderSource:
     """An encoder's input: a hash of all of it or, for audio, of a part; and samples float32 [160 * frames] in
     pinned memory, features [frames, mels], or ids int64 [n].
     """
@@ -132,7 +132,7 @@ class TorchRuntime:
             self.model = _loaded(self.shape, folder / WEIGHTS, self.device, share)
             if self.model.encoder is not None and parameters.get("encoder_precision") == "float8":
                 to_float8(self.model.encoder, self.device)
-            self.recent: OrderedDict[bytes, tuple[Source, Memory]] = OrderedDict()
+            self.recent: OrderedDict[bytes, tuple[EncoderSource, TorchMemory]] = OrderedDict()
             self.copying: deque[tuple[Any, Sequence[Tensor]]] = deque()
             self.window = self.facts.frames if self.shape.mels else 0  # frames
             self.most = rows + FEW  # memories that are kept, and the sounds that they are of
@@ -152,7 +152,7 @@ class TorchRuntime:
             self.graphs = self._encoder_graphs() if sound else None
             self.texts = None
             if self.model.encoder is not None and not self.shape.mels:
-                self.texts = TextEncoder(self.model.encoder, self.device, self.facts)
+                self.texts = TorchTextEncoder(self.model.encoder, self.device, self.facts)
             self.alignments = self._alignment_graphs() if sound and self.facts.aligns else None
 
     def chooses(self, sampling: Sampling) -> bool:
@@ -178,19 +178,19 @@ class TorchRuntime:
             self.running.clear()
         return self.running
 
-    def prepare(self, source: NDArray[Any]) -> Source:
+    def prepare(self, source: NDArray[Any]) -> EncoderSource:
         """See Runtime."""
         # A hash of 2 MB of samples takes two milliseconds. Where parts are the same, all is compared.
         part = source.ravel()[::PART] if self.shape.mels else source
         key = hashlib.sha256(np.ascontiguousarray(part).data).digest()
-        return Source(key, self.staging.take(source) if self.shape.mels else torch.from_numpy(source))
+        return EncoderSource(key, self.staging.take(source) if self.shape.mels else torch.from_numpy(source))
 
     @torch.inference_mode()
-    def encode(self, sources: Sequence[Source]) -> list[Memory]:
+    def encode(self, sources: Sequence[EncoderSource]) -> list[TorchMemory]:
         """See Runtime. Sounds and texts that were encoded lately are not encoded again. What is left of the
         work is done between decoder steps.
         """
-        fresh: list[Source] = []
+        fresh: list[EncoderSource] = []
         for source in sources:
             if self._known(source) is None and not any(_same(source, other) for other in fresh):
                 fresh.append(source)
@@ -200,12 +200,12 @@ class TorchRuntime:
             self._keep(source, memory)
         return found
 
-    def _known(self, source: Source) -> Memory | None:
+    def _known(self, source: EncoderSource) -> TorchMemory | None:
         """Return the cached encoder output of the same input, if there is one."""
         known = self.recent.get(source.key)
         return known[1] if known and known[1].failed is None and _same(source, known[0]) else None
 
-    def _keep(self, source: Source, memory: Memory) -> None:
+    def _keep(self, source: EncoderSource, memory: TorchMemory) -> None:
         self.recent[source.key] = (source, memory)
         self.recent.move_to_end(source.key)
         while len(self.recent) > FEW and (len(self.recent) > self.most or self._remembered() > REMEMBERED):
@@ -214,7 +214,7 @@ class TorchRuntime:
     def _remembered(self) -> int:
         return sum(memory.parts.nbytes for _, memory in self.recent.values())
 
-    def _groups(self, sources: Sequence[Source]) -> list[list[Source]]:
+    def _groups(self, sources: Sequence[EncoderSource]) -> list[list[EncoderSource]]:
         """Group sounds of one length, at most `AT_ONCE` each; texts all together."""
         if not self.shape.mels:
             return [list(sources)] if sources else []
@@ -224,7 +224,7 @@ class TorchRuntime:
             groups += [same[at : at + AT_ONCE] for at in range(0, len(same), AT_ONCE)]
         return groups
 
-    def _encoded(self, sources: Sequence[Source]) -> list[tuple[Source, Memory]]:
+    def _encoded(self, sources: Sequence[EncoderSource]) -> list[tuple[EncoderSource, TorchMemory]]:
         """Return inputs with their future outputs; where there is no other work, the first pieces are queued
         at once.
         """
@@ -246,7 +246,7 @@ class TorchRuntime:
         if coming.error is not None:
             raise coming.error
         return [
-            (source, Memory(part, length, coming))
+            (source, TorchMemory(part, length, coming))
             for source, part, length in zip(sources, parts, lengths, strict=True)
         ]
 
@@ -348,7 +348,7 @@ class TorchRuntime:
             encoder.remembered(x, graphs.memory[:count])
 
     @torch.inference_mode()
-    def align(self, ids: Sequence[int], memory: Memory) -> NDArray[np.float16]:
+    def align(self, ids: Sequence[int], memory: TorchMemory) -> NDArray[np.float16]:
         """See Runtime. Among the steps: after the encoders it would wait for all that are queued."""
         with self.device.on(self.device.steps):
             memory.arrive(self.device.steps)
@@ -403,21 +403,21 @@ def _room(rows: int) -> Iterator[None]:
         ) from None
 
 
-def _same(one: Source, other: Source) -> bool:
+def _same(one: EncoderSource, other: EncoderSource) -> bool:
     """Tell whether they are equal in all respects."""
     return one.key == other.key and (
         one.data is other.data or (one.data.dtype == other.data.dtype and torch.equal(one.data, other.data))
     )
 
 
-def _of(source: Source, made: Sequence[tuple[Source, Memory]]) -> Memory:
+def _of(source: EncoderSource, made: Sequence[tuple[EncoderSource, TorchMemory]]) -> TorchMemory:
     """Return what was computed from it."""
     return next(memory for each, memory in made if _same(source, each))
 
 
-def _loaded(shape: Shape, file: Path, device: Device, share: Share | None) -> Model:
+def _loaded(shape: Shape, file: Path, device: Device, share: Share | None) -> Transformer:
     with torch.device("meta"):
-        model = Model(part_of(shape, share.count) if share else shape)
+        model = Transformer(part_of(shape, share.count) if share else shape)
     state = {name: tensor.to(device.dtype) for name, tensor in weights(file, device.kind, share)}
     model.load_state_dict(state, assign=True)
     del state  # or what is joined below would be there twice

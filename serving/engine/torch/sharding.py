@@ -16,7 +16,7 @@ from safetensors import safe_open
 from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 
-from serving.architectures.transformer import Model, Shape
+from serving.architectures.transformer import Shape, Transformer
 
 # Which dimension of a weight is divided, by its name; what is not named is whole everywhere.
 DIVIDED = (
@@ -124,7 +124,7 @@ def _part(state: Any, name: str, dimension: int, share: Any) -> Tensor:
     return part.contiguous()
 
 
-def spread(model: Model, share: Share) -> None:
+def spread(model: Transformer, share: Share) -> None:
     """Insert sums where the parts of layers meet."""
     for part, group in ((model.encoder, share.encodes), (model.decoder, share.steps)):
         for layer in part.layers if part is not None else ():

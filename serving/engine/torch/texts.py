@@ -32,7 +32,7 @@ class TextGraph:
     run: Callable[[], object]
 
 
-class TextEncoder:
+class TorchTextEncoder:
     """Map ids to keys and values; on a GPU with graphs where the host would be the slower part."""
 
     def __init__(self, encoder: Encoder, device: Device, facts: EngineFacts) -> None:

@@ -21,7 +21,7 @@ from conch.errors import ApiError
 from gateway.app import create_app
 from gateway.settings import Settings
 from gateway.text.calls import questions
-from gateway.text.generator import StopFilter, TextDelta, Token
+from gateway.text.generator import StopSequenceFilter, TextDelta, Token
 from gateway.text.responses import ChatWriter, CompletionWriter, usage_of
 from gateway.text.schema import MOST_TEXTS, MOST_WORDS, ChatRequest, CompletionRequest
 
@@ -172,7 +172,7 @@ def places(door: tuple[TestClient, FakeTriton]) -> int:
 )
 def test_texts_end_before_the_first_stop_sequence(text: str, cuts: list[int], stops: list[str]) -> None:
     """However the text comes in pieces, and no part of the sequence is shown before it is known."""
-    ending, shown, at, n = StopFilter(stops), "", 0, 0
+    ending, shown, at, n = StopSequenceFilter(stops), "", 0, 0
     while at < len(text) and not ending.stopped:
         shown += ending.add(text[at : at + cuts[n % len(cuts)]])
         at, n = at + cuts[n % len(cuts)], n + 1

@@ -16,11 +16,11 @@ import pytest
 
 from conch.errors import ApiError
 from gateway.keys import carried, issue
-from gateway.realtime.connection import Connection
-from gateway.realtime.listener import LONGEST_BUFFER, RATE, SILENCE_KEPT, Listener, Uncommitted
+from gateway.realtime.connection import LiveConnection
+from gateway.realtime.listener import LONGEST_BUFFER, RATE, SILENCE_KEPT, LiveListener, Uncommitted
 from gateway.realtime.pcm import SoundDecoder, a_law, mu_law
 from gateway.realtime.session import Session, of_beta
-from gateway.realtime.words import Item, Words
+from gateway.realtime.words import Item, TurnWords
 from speech.windows import Window
 
 
@@ -111,7 +111,7 @@ def test_of_a_silence_the_last_seconds_wait_for_a_commit() -> None:
 
 def test_a_full_buffer_takes_nothing_of_an_event() -> None:
     """The error names the field; a commit makes room."""
-    listener = Listener(
+    listener = LiveListener(
         cast(Any, None), Mock(), Mock(), Session().changed({"audio": {"input": {"turn_detection": None}}})[0]
     )
     listener.buffer.add(np.zeros(LONGEST_BUFFER * RATE, np.float32), speaking=True)
@@ -142,7 +142,7 @@ def test_an_idle_connection_is_closed_without_an_error() -> None:
 
     state = SimpleNamespace(request_id="r")
     socket: Any = SimpleNamespace(state=state, receive=never, send_text=send_text, close=close)
-    message = asyncio.run(Connection(socket, 0.01).received())
+    message = asyncio.run(LiveConnection(socket, 0.01).received())
     assert message["type"] == "websocket.disconnect"
     assert told == ["1001 nothing was sent for 0.01 s; connect again"]
 
@@ -250,7 +250,7 @@ def test_looks_at_a_dropped_turn_end() -> None:
             told.append(fields)
 
         speaker: Any = SimpleNamespace(send=send, request_id="a")
-        words = Words(speaker, cast("Any", SimpleNamespace(transcribe=transcribe)))
+        words = TurnWords(speaker, cast("Any", SimpleNamespace(transcribe=transcribe)))
         item = Item()
         for _ in range(6):
             words.settle(item, Window(np.zeros(8, np.float32), 0.0), Mock())

@@ -20,9 +20,9 @@ from conch.pictures import Picture
 from gateway.admission import Admission
 from gateway.app import create_app
 from gateway.console.routes import retrieval
-from gateway.metrics import Metrics
+from gateway.metrics import GatewayMetrics
 from gateway.retrieval.answerer import ServedAnswerer
-from gateway.retrieval.chain import Answer, asked
+from gateway.retrieval.chain import ChainAnswer, asked
 from gateway.retrieval.schema import SearchRequest
 from gateway.retrieval.service import open_library
 from gateway.settings import Settings
@@ -148,13 +148,13 @@ def test_the_answer_to_a_question_is_searched_for() -> None:
     """By the model that is named, or the first; one that says nothing, or is not there, is a 400."""
     painters = {"a": Painter(" a red boat\n"), "b": Painter(" \n")}
     library = Library(None, None, {}, painters)  # type: ignore[arg-type]
-    metrics = Metrics()
+    metrics = GatewayMetrics()
 
-    def of(**fields: Any) -> tuple[list[Item], Answer | None]:
+    def of(**fields: Any) -> tuple[list[Item], ChainAnswer | None]:
         form = SearchRequest.model_validate({"query": [picture()], "question": "what is it?", **fields})
         return asyncio.run(asked(library, form, metrics, "mine"))
 
-    assert of() == (["a red boat"], Answer("a", "a red boat"))
+    assert of() == (["a red boat"], ChainAnswer("a", "a red boat"))
     assert painters["a"].asked == [(bytes(3), "what is it?")]
     for model, said in (("b", "got an empty answer"), ("c", "does not answer questions about pictures")):
         with pytest.raises(ApiError, match=said):
@@ -163,7 +163,7 @@ def test_the_answer_to_a_question_is_searched_for() -> None:
     assert counted(metrics) == {("a", "answered"): 1, ("b", "refused"): 1}
 
 
-def counted(metrics: Metrics) -> dict[tuple[str, str], float]:
+def counted(metrics: GatewayMetrics) -> dict[tuple[str, str], float]:
     """How many questions, by model and outcome."""
     return {
         (sample.labels["model"], sample.labels["outcome"]): sample.value
@@ -184,7 +184,7 @@ def counted(metrics: Metrics) -> dict[tuple[str, str], float]:
 )
 def test_how_a_question_ended(error: BaseException, outcome: str, capsys: pytest.CaptureFixture[str]) -> None:
     """It is counted, and logged with the request's id and none of its words."""
-    metrics = Metrics()
+    metrics = GatewayMetrics()
     own = structlog.contextvars.bound_contextvars(request_id="mine")
     with own, pytest.raises(type(error)), metrics.question("a"):
         raise error

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from build.whisper_vocabulary import whisper_tokenizer
-from miniatures.training.speech.clips import PAUSE, Clip, Clipper, Dictation
+from miniatures.training.speech.clips import PAUSE, Clipper, Dictation, SpeechClip
 from miniatures.training.speech.corpus import Corpus
 
 ROOM = 30 * 16_000
@@ -18,7 +18,7 @@ def dictation() -> Dictation:
     return Dictation(whisper_tokenizer(99))
 
 
-def early(clipper: Clipper) -> list[Clip]:
+def early(clipper: Clipper) -> list[SpeechClip]:
     found = [clipper.speech(ROOM, ends_early=True) for _ in range(20)]
     return [clip for clip in found if clip.written is not None]
 
@@ -33,7 +33,7 @@ def test_a_text_ends_at_a_pause_although_others_speak(clipper: Clipper, dictatio
         assert 0 < clip.written < len(clip.segments)
         pauses = [after.start - before.end for before, after in pairwise(clip.segments)]
         assert PAUSE[0] - 1e-3 < pauses[clip.written - 1] < PAUSE[1] + 1e-3
-        before = Clip(clip.language, clip.samples, clip.pieces, clip.segments[: clip.written])
+        before = SpeechClip(clip.language, clip.samples, clip.pieces, clip.segments[: clip.written])
         for task in ("transcribe", "translate"):
             timed = list(dictation.spoken(clip, task, timestamps=True))
             assert timed == list(dictation.spoken(before, task, timestamps=True))

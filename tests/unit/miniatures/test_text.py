@@ -29,7 +29,7 @@ from miniatures.training.text.models import GENERATION, SHAPES, new_model, pair_
 from miniatures.training.text.tasks import TASKS, document
 from miniatures.training.text.train import Pairs, Stream, train
 from miniatures.training.text.vocabulary import LENGTHS
-from miniatures.training.text.world import WORLD, Draw, Sentence, Slot, held_out, parts
+from miniatures.training.text.world import WORLD, Draw, Sentence, WorldSlot, held_out, parts
 
 pytestmark = pytest.mark.slow  # exports or trains
 
@@ -75,9 +75,12 @@ def test_headlines_say_only_what_the_paragraph_says() -> None:
     answer.
     """
     for name, kind in WORLD["kinds"].items():
-        for slot in (part.name for part in parts(kind["headline"]) if isinstance(part, Slot)):
+        for slot in (part.name for part in parts(kind["headline"]) if isinstance(part, WorldSlot)):
             carriers = [
-                all(any(isinstance(p, Slot) and p.name == slot for p in parts(say)) for say in stage["say"])
+                all(
+                    any(isinstance(p, WorldSlot) and p.name == slot for p in parts(say))
+                    for say in stage["say"]
+                )
                 for stage in kind["stages"]
                 if stage.get("must")
             ]

@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from gateway.retrieval.filters import Comparison, Compound, depth
+from gateway.retrieval.filters import ComparisonFilter, Compound, depth
 from retrieval.calibration import scale_of
-from retrieval.chunking import Strategy, chunks, guess, halves, homes, passages
+from retrieval.chunking import ChunkingStrategy, chunks, guess, halves, homes, passages
 from retrieval.indexing import embedded
 from retrieval.library import Item
 from retrieval.search import interleaved, together
 
 QUICK = settings(max_examples=400, deadline=None, database=None, derandomize=True)
-FILTERS: TypeAdapter[Any] = TypeAdapter(Comparison | Compound)
+FILTERS: TypeAdapter[Any] = TypeAdapter(ComparisonFilter | Compound)
 LETTERS = st.sampled_from("ab .\n日ж!?")
 
 
@@ -45,7 +45,7 @@ def test_chunks_keep_the_limits(counts: list[int], limits: tuple[int, int]) -> N
     """Every passage is in a chunk, chunks are at most as long as asked, overlaps too, and every one goes
     on.
     """
-    strategy = Strategy(*limits)
+    strategy = ChunkingStrategy(*limits)
     made = chunks(counts, strategy)
     assert {passage for first, last in made for passage in range(first, last)} == set(range(len(counts)))
     assert all(sum(counts[first:last]) <= strategy.max_tokens for first, last in made)
@@ -61,8 +61,8 @@ def test_chunks_keep_the_limits(counts: list[int], limits: tuple[int, int]) -> N
 
 def test_openais_default_is_met_exactly() -> None:
     """800 tokens with 400 of overlap, by passages of 200; a passage is answered with the chunk around it."""
-    assert Strategy().passage(256) == 200
-    assert chunks([200] * 8, Strategy()) == [(0, 4), (2, 6), (4, 8)]
+    assert ChunkingStrategy().passage(256) == 200
+    assert chunks([200] * 8, ChunkingStrategy()) == [(0, 4), (2, 6), (4, 8)]
     assert homes([(0, 4), (2, 6), (4, 8)], 8) == [0, 0, 0, 1, 1, 2, 2, 2]
 
 

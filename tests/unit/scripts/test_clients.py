@@ -14,9 +14,9 @@ from miniatures.training.speech.clips import Clipper
 from miniatures.training.speech.folder import write as write_folder
 from miniatures.training.speech.recordings import encode
 from scripts.clients import dataset, transcribe
-from scripts.clients.manifests import BadManifest, Utterance, read, seconds
+from scripts.clients.manifests import BadManifest, ManifestRow, read, seconds
 from scripts.clients.report import write
-from scripts.clients.scores import Outcome, Scores, score, table
+from scripts.clients.scores import Outcome, SpeechScores, score, table
 from tests.fakes.http_server import Handler, Recorder, answering
 
 DELTAS = ("Where is ", "the «niño»", "?")
@@ -204,17 +204,17 @@ def sounds(tmp_path: Path, recording: Path) -> Path:
 def test_jsonl(sounds: Path) -> None:
     """Paths count from the manifest's folder; language and duration are optional."""
     found = read(jsonl(sounds))
-    assert found[0] == Utterance("a.wav", sounds / "a.wav", "uno", "es", 1.5)
-    assert found[1] == Utterance("b.wav", sounds / "b.wav", "two")
-    assert found[2] == Utterance(str(sounds / "a.wav"), sounds / "a.wav", "three")
+    assert found[0] == ManifestRow("a.wav", sounds / "a.wav", "uno", "es", 1.5)
+    assert found[1] == ManifestRow("b.wav", sounds / "b.wav", "two")
+    assert found[2] == ManifestRow(str(sounds / "a.wav"), sounds / "a.wav", "three")
     assert [seconds(utterance) for utterance in found] == pytest.approx([1.5, 1.0, 1.0])
 
 
 def test_kaldi(sounds: Path) -> None:
     """wav.scp orders, text and utt2lang are looked up."""
     assert read(kaldi(sounds)) == [
-        Utterance("utt1", sounds / "a.wav", "uno", "es"),
-        Utterance("utt2", sounds / "b.wav", "two  words"),
+        ManifestRow("utt1", sounds / "a.wav", "uno", "es"),
+        ManifestRow("utt2", sounds / "b.wav", "two  words"),
     ]
 
 
@@ -225,7 +225,7 @@ def test_folder(sounds: Path) -> None:
     (sounds / "deep").mkdir()
     (sounds / "b.wav").rename(sounds / "deep" / "b.wav")
     (sounds / "deep" / "b.txt").write_text("two\n", "utf-8")
-    assert read(sounds) == [Utterance("deep/b.wav", sounds / "deep" / "b.wav", "two")]
+    assert read(sounds) == [ManifestRow("deep/b.wav", sounds / "deep" / "b.wav", "two")]
 
 
 @pytest.mark.parametrize(
@@ -277,11 +277,11 @@ def test_two_recordings_of_one_name(sounds: Path) -> None:
 
 
 def outcome(said: str, heard: str, latency: float = 1.0, **more: object) -> Outcome:
-    return Outcome(Utterance(said[:5] or "none", Path("x.wav"), said), 10.0, heard, latency, **more)  # type: ignore[arg-type]
+    return Outcome(ManifestRow(said[:5] or "none", Path("x.wav"), said), 10.0, heard, latency, **more)  # type: ignore[arg-type]
 
 
 @pytest.fixture
-def scores() -> Scores:
+def scores() -> SpeechScores:
     """Two right answers, one of them after normalisation; four kinds of trouble."""
     outcomes = [
         outcome("Hugo has ten keys.", "hugo has 10 keys", 1.0),
@@ -294,7 +294,7 @@ def scores() -> Scores:
     return score(outcomes, 5.0, "english", cer=True)
 
 
-def test_counts(scores: Scores) -> None:
+def test_counts(scores: SpeechScores) -> None:
     """Errors are counted by kind after normalisation; failed requests enter no rate."""
     assert scores.substitutions == {("red", "bad"): 1}
     assert scores.deletions == {"a": 1, "now": 1}
@@ -317,7 +317,7 @@ def test_normalizers() -> None:
     assert score([outcome("ten", "10")], 1.0, "english").wer == 0.0
 
 
-def test_report_files(scores: Scores, tmp_path: Path) -> None:
+def test_report_files(scores: SpeechScores, tmp_path: Path) -> None:
     """Four files with the same figures; the page needs no other file."""
     write(tmp_path / "new" / "report", {"data set": "x"}, scores)
     folder = tmp_path / "new" / "report"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scripts.gpu_machine import Failed, InDocker, Round, run, short
-from scripts.gpu_report import ROUNDS, TARGETS, Report, expected, nvidias, run_round
+from scripts.gpu_report import ROUNDS, TARGETS, GpuReport, expected, nvidias, run_round
 
 FIRST = next(one for one in ROUNDS if one.target == "trtllm")
 
@@ -99,14 +99,14 @@ def test_a_model_that_cannot_be_built_does_not_hide_the_others(tmp_path: Path) -
         def down(self) -> None:
             pass
 
-    report = Report(tmp_path / "report.md")
+    report = GpuReport(tmp_path / "report.md")
     run_round(lambda served: Machine(served, {}), FIRST, report)
     assert [row[1] for row in report.rows] == ["FAILED", "ok", "ok", "FAILED", "ok"]
     assert [(one.models, one.spare) for one in ups] == [(("mini-t5", "mini-gpt2"), False)]
 
 
 def test_the_file_is_at_most_a_megabyte(tmp_path: Path) -> None:
-    report = Report(tmp_path / "report.md")
+    report = GpuReport(tmp_path / "report.md")
     for number in range(300):
         with report.step(f"step {number}"):
             raise Failed("broken", output="ü" * 9000)
@@ -116,7 +116,7 @@ def test_the_file_is_at_most_a_megabyte(tmp_path: Path) -> None:
 
 def test_a_step_that_fails_is_a_row(tmp_path: Path) -> None:
     """The next one runs; what could not be tried is no failure; the file is there after each."""
-    report = Report(tmp_path / "report.md")
+    report = GpuReport(tmp_path / "report.md")
     with report.step("first") as say:
         say("seen")
     with report.step("second"):

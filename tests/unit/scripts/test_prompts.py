@@ -12,7 +12,7 @@ import pytest
 
 from scripts.clients import prompts
 from scripts.clients.manifests import BadManifest
-from scripts.clients.text_scores import Outcome, Question, figures, rouge, table
+from scripts.clients.text_scores import Question, TextOutcome, figures, rouge, table
 from tests.fakes.http_server import Handler, Recorder, answering
 
 PIECES = ("El perro ", "come ", "pan.")
@@ -252,10 +252,10 @@ def test_figures() -> None:
     )
     assert rouge([("a b c d", "a c")])["rougeL"] == pytest.approx(2 * 1.0 * 0.5 / 1.5)
     question = Question("q", "?", "one  two\n")
-    found = figures([Outcome(question, "one two", 2, float(i), 0.5) for i in range(1, 102)], 10.0)
+    found = figures([TextOutcome(question, "one two", 2, float(i), 0.5) for i in range(1, 102)], 10.0)
     assert (found.exact, found.tokens_per_second) == (1.0, 20.2)
     assert found.latency == pytest.approx({50: 51, 95: 96, 99: 100})
     assert found.first == pytest.approx({50: 0.5, 95: 0.5, 99: 0.5})
-    nothing = figures([Outcome(question, error="no")], 1.0)
+    nothing = figures([TextOutcome(question, error="no")], 1.0)
     assert (nothing.exact, nothing.rouge, nothing.latency) == (None, {}, {})
     assert table(nothing) == [("questions", "0 answered, 1 failed")]

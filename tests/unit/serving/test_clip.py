@@ -23,7 +23,7 @@ from build.checkpoints import clip
 from build.targets.openvino.export_encoder import export
 from build.targets.torch import export_encoder
 from conch.bundle import ENGINE, PictureFacts
-from serving.engine.encoding import AT_ONCE, Encoder, PictureEncoderEndpoint, embed, embed_pictures
+from serving.engine.encoding import AT_ONCE, EncoderRuntime, PictureEncoderEndpoint, embed, embed_pictures
 from serving.engine.openvino.encoder import OpenVinoEncoder
 from serving.engine.torch.encoder import TorchEncoder
 from serving.errors import BadRequest
@@ -76,7 +76,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return folder, engine
 
 
-def encoder_of(engine: Path, target: str, graph: str) -> Encoder:
+def encoder_of(engine: Path, target: str, graph: str) -> EncoderRuntime:
     """In float32."""
     if target == "torch":
         return TorchEncoder(engine / target, {"precision": "float32"}, graph)

@@ -15,7 +15,7 @@ from transformers import GenerationConfig, WhisperForConditionalGeneration
 from transformers.generation.utils import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput
 
-from miniatures.training.speech.clips import Clip, Clipper
+from miniatures.training.speech.clips import Clipper, SpeechClip
 from miniatures.training.speech.corpus import Corpus
 from serving.audio.log_mel import log_mel
 from serving.engine.collected import Collected
@@ -36,12 +36,12 @@ END = 50257
 LANGUAGES = {"en": 50259, "es": 50262}
 
 
-def prompt(clip: Clip) -> tuple[int, ...]:
+def prompt(clip: SpeechClip) -> tuple[int, ...]:
     return (50258, LANGUAGES[clip.language], 50359, 50363)
 
 
 @pytest.fixture(scope="module")
-def speech(corpus: Corpus) -> list[tuple[Clip, np.ndarray]]:
+def speech(corpus: Corpus) -> list[tuple[SpeechClip, np.ndarray]]:
     clipper = Clipper(corpus, random.Random(1))
     clips = [clipper.speech(int(clipper.rng.uniform(1.5, 14) * 16000)) for _ in range(CLIPS)]
     return [(clip, log_mel(clipper.wave(clip), 80)) for clip in clips]
@@ -53,7 +53,7 @@ def reference() -> WhisperForConditionalGeneration:
 
 
 def theirs(
-    model: WhisperForConditionalGeneration, speech: list[tuple[Clip, np.ndarray]], beams: int
+    model: WhisperForConditionalGeneration, speech: list[tuple[SpeechClip, np.ndarray]], beams: int
 ) -> list[list[int]]:
     """transformers' plain generate, without Whisper's own extras, `BATCH` clips at a time."""
     start = len(prompt(speech[0][0]))
@@ -83,7 +83,7 @@ def theirs(
 @pytest.mark.parametrize("beams", [1, 4])
 def test_ids_equal_transformers(
     graphs: OpenVinoRuntime,
-    speech: list[tuple[Clip, np.ndarray]],
+    speech: list[tuple[SpeechClip, np.ndarray]],
     reference: WhisperForConditionalGeneration,
     beams: int,
 ) -> None:
@@ -101,7 +101,7 @@ def test_ids_equal_transformers(
 
 
 def test_int8_weights_keep_the_words(
-    tmp_path: Path, graphs: OpenVinoRuntime, speech: list[tuple[Clip, np.ndarray]]
+    tmp_path: Path, graphs: OpenVinoRuntime, speech: list[tuple[SpeechClip, np.ndarray]]
 ) -> None:
     """The engine with 8-bit weights says the same on nearly all clips."""
     export(tmp_path, "int8")
@@ -128,7 +128,7 @@ class Begun(Collected):
         self.on_update = lambda _: self.first.set()
 
 
-def test_short_overtakes_long(scheduler: Scheduler, speech: list[tuple[Clip, np.ndarray]]) -> None:
+def test_short_overtakes_long(scheduler: Scheduler, speech: list[tuple[SpeechClip, np.ndarray]]) -> None:
     """A request that comes later and needs fewer tokens finishes first; both results are as if alone."""
     clip, features = speech[0]
     endless = Sampling(max_tokens=440, end_id=END, min_tokens=440)
@@ -145,7 +145,7 @@ def test_short_overtakes_long(scheduler: Scheduler, speech: list[tuple[Clip, np.
 
 
 def test_cancellation_frees_the_row(
-    monkeypatch: pytest.MonkeyPatch, scheduler: Scheduler, speech: list[tuple[Clip, np.ndarray]]
+    monkeypatch: pytest.MonkeyPatch, scheduler: Scheduler, speech: list[tuple[SpeechClip, np.ndarray]]
 ) -> None:
     """A cancelled request leaves with the next look at who has left."""
     monkeypatch.setattr("serving.engine.scheduler.ASK_SECONDS", 0.0)
@@ -160,7 +160,7 @@ def test_cancellation_frees_the_row(
     assert scheduler.running == []
 
 
-def test_full_queue_is_refused(scheduler: Scheduler, speech: list[tuple[Clip, np.ndarray]]) -> None:
+def test_full_queue_is_refused(scheduler: Scheduler, speech: list[tuple[SpeechClip, np.ndarray]]) -> None:
     """Beyond max_queue waiting requests, submit says so at once; what was accepted is answered."""
     clip, features = speech[0]
     listeners = []
@@ -198,7 +198,9 @@ def test_impossible_requests_are_refused(
         )
 
 
-def test_streaming_shows_every_token(scheduler: Scheduler, speech: list[tuple[Clip, np.ndarray]]) -> None:
+def test_streaming_shows_every_token(
+    scheduler: Scheduler, speech: list[tuple[SpeechClip, np.ndarray]]
+) -> None:
     """Updates grow by one token and lead to the result."""
     clip, features = speech[1]
     seen: list[tuple[int, ...]] = []
@@ -211,7 +213,7 @@ def test_streaming_shows_every_token(scheduler: Scheduler, speech: list[tuple[Cl
     assert final.ids[: len(seen[-1])] == seen[-1]
 
 
-def test_bias_and_logits(scheduler: Scheduler, speech: list[tuple[Clip, np.ndarray]]) -> None:
+def test_bias_and_logits(scheduler: Scheduler, speech: list[tuple[SpeechClip, np.ndarray]]) -> None:
     """embedding_bias forbids a token for its request alone, while another runs without; logits come back one
     row per token.
     """
@@ -232,7 +234,7 @@ def test_bias_and_logits(scheduler: Scheduler, speech: list[tuple[Clip, np.ndarr
     assert beside.wait(60)[0].ids == plain.beams[0].ids
 
 
-def test_timeline_is_compacted(graphs: OpenVinoRuntime, speech: list[tuple[Clip, np.ndarray]]) -> None:
+def test_timeline_is_compacted(graphs: OpenVinoRuntime, speech: list[tuple[SpeechClip, np.ndarray]]) -> None:
     """Under load without a pause the common time axis stays bounded, and results stay right."""
     clip, features = speech[3]
     scheduler, widths = Scheduler(graphs, Limits(max_rows=4, max_queue=400)), list[int]()
@@ -259,7 +261,7 @@ def test_timeline_is_compacted(graphs: OpenVinoRuntime, speech: list[tuple[Clip,
     scheduler.stop()
 
 
-def test_equal_requests_are_two(graphs: OpenVinoRuntime, speech: list[tuple[Clip, np.ndarray]]) -> None:
+def test_equal_requests_are_two(graphs: OpenVinoRuntime, speech: list[tuple[SpeechClip, np.ndarray]]) -> None:
     """The same request several times at once, with a bias: comparing them must not compare arrays."""
     scheduler = Scheduler(graphs)
     clip, features = speech[0]
@@ -278,7 +280,7 @@ def test_equal_requests_are_two(graphs: OpenVinoRuntime, speech: list[tuple[Clip
     scheduler.stop()
 
 
-def test_requests_stop_by_id(graphs: OpenVinoRuntime, speech: list[tuple[Clip, np.ndarray]]) -> None:
+def test_requests_stop_by_id(graphs: OpenVinoRuntime, speech: list[tuple[SpeechClip, np.ndarray]]) -> None:
     """A running and a waiting request of that id end at once, with their tokens so far, and so does one that
     comes after its stop; others go on, also those that use a stopped id again.
     """
@@ -306,7 +308,7 @@ def test_requests_stop_by_id(graphs: OpenVinoRuntime, speech: list[tuple[Clip, n
     scheduler.stop()
 
 
-def test_attention_of_a_text(graphs: OpenVinoRuntime, speech: list[tuple[Clip, np.ndarray]]) -> None:
+def test_attention_of_a_text(graphs: OpenVinoRuntime, speech: list[tuple[SpeechClip, np.ndarray]]) -> None:
     """A request to align gives where each id looked, alongside requests that generate."""
     scheduler, listener = Scheduler(graphs), Collected()
     clip, features = speech[0]
@@ -333,7 +335,7 @@ def test_attention_of_a_text(graphs: OpenVinoRuntime, speech: list[tuple[Clip, n
 def test_steps_tell_where_they_looked(
     tmp_path: Path,
     graphs: OpenVinoRuntime,
-    speech: list[tuple[Clip, np.ndarray]],
+    speech: list[tuple[SpeechClip, np.ndarray]],
     target: str,
     beams: int,
 ) -> None:
@@ -362,7 +364,10 @@ def test_steps_tell_where_they_looked(
 
 @pytest.mark.parametrize("rows", [4, 3 * REMEMBERED])
 def test_a_sound_is_encoded_once(
-    monkeypatch: pytest.MonkeyPatch, graphs: OpenVinoRuntime, speech: list[tuple[Clip, np.ndarray]], rows: int
+    monkeypatch: pytest.MonkeyPatch,
+    graphs: OpenVinoRuntime,
+    speech: list[tuple[SpeechClip, np.ndarray]],
+    rows: int,
 ) -> None:
     """Texts are aligned as they end, while more run, or wait, than memories are kept for later."""
     encoded: list[object] = []
@@ -376,7 +381,7 @@ def test_a_sound_is_encoded_once(
     scheduler = Scheduler(graphs, Limits(max_rows=rows))
     scheduler.start()
 
-    def ask(clip: Clip, features: np.ndarray) -> None:
+    def ask(clip: SpeechClip, features: np.ndarray) -> None:
         for ids, align in ((prompt(clip), False), ((*prompt(clip), 1000, END), True)):
             listener, sampling = Collected(), Sampling(max_tokens=100, end_id=END)
             scheduler.submit(Job(ids, sampling, listener, features, align=align))

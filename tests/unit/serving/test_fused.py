@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 pytest.importorskip("triton", reason="this build of torch brings no Triton")
 
-from serving.architectures.transformer import Model, Shape
+from serving.architectures.transformer import Shape, Transformer
 from serving.engine.torch.fused import fuse
 
 pytestmark = pytest.mark.slow  # torch, and Triton's interpreter
@@ -53,7 +53,7 @@ class Reads:
         return F.scaled_dot_product_attention(q, keys, values, scale=scale)
 
 
-def said(model: Model, texts: int, length: int) -> list[Tensor]:
+def said(model: Transformer, texts: int, length: int) -> list[Tensor]:
     """What its parts make of texts."""
     ids = torch.arange(texts * length, device=DEVICE).view(texts, length) % 90
     memory = None
@@ -77,7 +77,7 @@ def _without_gradients() -> Iterator[None]:
 def test_fused_layers_are_plain_ones(name: str, texts: int, length: int) -> None:
     """Of one row, and of more than `product` takes."""
     torch.manual_seed(3)
-    model = Model(SHAPES[name]).to(DEVICE)
+    model = Transformer(SHAPES[name]).to(DEVICE)
     for tensor in model.parameters():
         tensor.copy_(torch.randn_like(tensor) * 0.3)
     model.decoder.pack()

@@ -31,10 +31,10 @@ from transformers import (
 
 from build.catalog import ROOT
 from conch.bundle import PicturePrompt
-from miniatures.training.answers.evaluate import Peer, held_out, ids
+from miniatures.training.answers.evaluate import AnswerPeer, held_out, ids
 from miniatures.training.answers.models import normalized
 from serving.engine.collected import Collected
-from serving.engine.encoding import Encoder
+from serving.engine.encoding import EncoderRuntime
 from serving.engine.inputs import parse
 from serving.engine.jobs import Limits
 from serving.engine.runtime import Runtime
@@ -67,7 +67,7 @@ class Engine(NamedTuple):
     def runtime(self) -> Runtime:
         return runtime(self.target, self.folder)
 
-    def encoder(self) -> Encoder:
+    def encoder(self) -> EncoderRuntime:
         if self.target == "torch":
             from serving.engine.torch.encoder import TorchEncoder
 
@@ -263,7 +263,7 @@ def theirs_of(model: Any, question: Question, beams: int) -> list[int]:
 
 
 def inputs(
-    model: PreTrainedModel, question: Question, encoder: Encoder, beams: int, dtype: type = np.float32
+    model: PreTrainedModel, question: Question, encoder: EncoderRuntime, beams: int, dtype: type = np.float32
 ) -> dict[str, NDArray[Any]]:
     """The engine's own tensors; a table in float32 is exact, Triton's is in float16."""
     ids, pixels = question
@@ -317,7 +317,7 @@ def held_out_questions(kind: str) -> tuple[PreTrainedModel, list[Question]]:
     """Trained weights in transformers, and held-out questions: of every five, four about a picture each and
     one that is a text alone.
     """
-    peer, asked = Peer(kind, ROOT / "miniatures" / kind), list[Question]()
+    peer, asked = AnswerPeer(kind, ROOT / "miniatures" / kind), list[Question]()
     for number, pair in enumerate(held_out(ASKED * 5 // 4)):
         tokens = ids(kind, peer.tokenizer, peer.rows, pair.question.text)
         pixels = normalized(torch.from_numpy(np.asarray(pair.picture)[None].copy())).numpy()

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.engine.answers import Answers, Wanted
+from serving.engine.answers import Answers, WantedOutputs
 from serving.engine.collected import Collected
-from serving.engine.endpoint import Reply
+from serving.engine.endpoint import EngineReply
 from serving.engine.jobs import Job, Limits
 from serving.engine.runtime import Looked, Row, Step
 from serving.engine.sampling import Sampling
@@ -183,11 +183,11 @@ def test_where_each_step_looked_is_asked_for_once(beams: int) -> None:
             listener.wait(10)
     finally:
         scheduler.stop()
-    found = Answers(Wanted(), asking).finish(asks.beams)["cross_attention"]
+    found = Answers(WantedOutputs(), asking).finish(asks.beams)["cross_attention"]
     assert found.dtype == np.float16
     assert found.tolist() == [[[[1.0 + step] for step in range(TOKENS)]]]
     assert [each for each in engine.asked if each[0] == "look"] == [("look", TOKENS)]
-    assert "cross_attention" not in Answers(Wanted(), plain).finish(other.beams)
+    assert "cross_attention" not in Answers(WantedOutputs(), plain).finish(other.beams)
 
 
 @pytest.mark.parametrize("beams", [1, 3])
@@ -319,9 +319,9 @@ def test_an_answered_request_leaves_no_memory() -> None:
         Tensor=lambda name, array: array,
         InferenceResponse=lambda tensors: tensors,
     )
-    reply, scheduler = Reply(request, pb), Scheduler(Engine())
+    reply, scheduler = EngineReply(request, pb), Scheduler(Engine())
     job = Job((1, 2), Sampling(max_tokens=TOKENS, end_id=-1), reply, np.zeros(1))
-    reply.answers, left = Answers(Wanted(), job), weakref.ref(job)
+    reply.answers, left = Answers(WantedOutputs(), job), weakref.ref(job)
     gc.disable()
     try:
         scheduler.submit(job)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conch.bundle import EngineFacts
-from serving.engine.answers import Answers, Wanted
+from serving.engine.answers import Answers, WantedOutputs
 from serving.engine.collected import Collected
 from serving.engine.inputs import MOST_WORDS, parse
 from serving.engine.jobs import Job
@@ -113,7 +113,7 @@ FACTS = EngineFacts("gpt2", 64, 50, 49, layers=2, heads=2, head_width=8)
 
 def answers(stop: tuple[tuple[int, ...], ...]) -> Answers:
     sampling = Sampling(10, 49, stop_words=stop)
-    return Answers(Wanted(log_probs=True), Job((1,), sampling, Collected(), streaming=True))
+    return Answers(WantedOutputs(log_probs=True), Job((1,), sampling, Collected(), streaming=True))
 
 
 def said(arrays: dict[str, np.ndarray] | None) -> list[int]:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from serving.engine.openvino.rows import Biases
-from serving.engine.openvino.runtime import Memory
+from serving.engine.openvino.runtime import OpenVinoMemory
 from serving.engine.openvino.timeline import placed, sharing
 
-A, B, C, D = (Memory((), length) for length in range(1, 5))
+A, B, C, D = (OpenVinoMemory((), length) for length in range(1, 5))
 
 
 def test_rows_find_their_memory() -> None:
@@ -33,7 +33,7 @@ def test_memories_keep_their_places() -> None:
 
 def test_every_memory_has_one_place() -> None:
     """Rows that come and go."""
-    everybody, held = [Memory((), length) for length in range(1, 9)], list[Memory]()
+    everybody, held = [OpenVinoMemory((), length) for length in range(1, 9)], list[OpenVinoMemory]()
     dice = random.Random(1)
     for _ in range(300):
         wanted = dice.sample(everybody, dice.randint(1, 6))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from speech import pauses
 from speech.attempt import attempt_of
 from speech.options import Options
-from speech.pauses import Piece, TimedWord
+from speech.pauses import SpeechPiece, TimedWord
 from speech.sounds import sounding
 from speech.transcript import completed, joined
 from speech.windows import Window
@@ -33,14 +33,16 @@ def heard(
     return Window(wave, start, speech, gaps)
 
 
-def cut(pieces: list[Piece], words: list[TimedWord], window: Window) -> tuple[list[Piece], list[TimedWord]]:
+def cut(
+    pieces: list[SpeechPiece], words: list[TimedWord], window: Window
+) -> tuple[list[SpeechPiece], list[TimedWord]]:
     return pauses.cut(pieces, words, window, sounding(window))
 
 
-def piece(*spelled: str, span: tuple[float, float] = (0.0, 9.0)) -> Piece:
+def piece(*spelled: str, span: tuple[float, float] = (0.0, 9.0)) -> SpeechPiece:
     """A segment of these tokens between two timestamps."""
     tokens = (f"<|{span[0]:.2f}|>", *spelled, f"<|{span[1]:.2f}|>")
-    return Piece(
+    return SpeechPiece(
         span,
         "".join(spelled).strip(),
         tuple(range(len(tokens))),
@@ -394,7 +396,7 @@ def test_other_segments_stay_whole(
 
 def test_nothing_is_cut_without_times_of_words() -> None:
     """Nor where it is not known what tokens spell; silence at the ends is left out all the same."""
-    mute = Piece(FOX.span, FOX.text, FOX.tokens, FOX.log_probs)
+    mute = SpeechPiece(FOX.span, FOX.text, FOX.tokens, FOX.log_probs)
     words = said(("The", 0.5, 1.0), ("fox", 4.0, 5.0))
     span = (pytest.approx(0.18), pytest.approx(5.02))
     for whole, own in ((FOX, []), (mute, words)):
@@ -405,7 +407,7 @@ def test_nothing_is_cut_without_times_of_words() -> None:
 
 def test_no_byte_is_lost_whatever_the_words() -> None:
     """Bytes that are no character, and words that do not stand in the text."""
-    odd = Piece((0.0, 9.0), "a \ufffd b c", (0, 1, 2, 3), (-0.1,) * 4, (b" a", b" \xff", b" b", b" c"))
+    odd = SpeechPiece((0.0, 9.0), "a \ufffd b c", (0, 1, 2, 3), (-0.1,) * 4, (b" a", b" \xff", b" b", b" c"))
     for words in (
         said(("a", 0.5, 1.0), ("\ufffd", 1.0, 2.0), ("b", 4.0, 4.5), ("c", 4.5, 5.0)),
         said(("a", 0.5, 1.0), ("c", 4.5, 5.0)),
@@ -419,7 +421,7 @@ def test_no_byte_is_lost_whatever_the_words() -> None:
 def test_words_that_are_not_in_the_text_do_no_harm() -> None:
     """Each with a blank before it: the first cut leaves a text that begins with none."""
     window = heard(((0.0, 1.0), (2.5, 3.0), (5.0, 6.0)))
-    long = Piece((0.0, 7.0), " one two three", (0, 1, 2), (-0.1,) * 3, (b" one", b" two", b" three"))
+    long = SpeechPiece((0.0, 7.0), " one two three", (0, 1, 2), (-0.1,) * 3, (b" one", b" two", b" three"))
     words = said((" one", 0.0, 0.9), (" two", 2.5, 3.0), (" three", 5.0, 6.0))
     found, _ = cut([long], words, window)
     assert [token for part in found for token in part.tokens] == [0, 1, 2]
@@ -441,7 +443,7 @@ def test_tokens_are_kept_whatever_comes(
     spelled: list[bytes], texts: list[str], voices: list[float], times: list[float]
 ) -> None:
     """Words and voices anywhere: every token in its order, and times that do not run backwards."""
-    whole = Piece(
+    whole = SpeechPiece(
         (0.0, 20.0),
         b"".join(token for token in spelled if not token.startswith(b"<")).decode(errors="replace").strip(),
         tuple(range(len(spelled))),
@@ -460,7 +462,7 @@ def test_tokens_are_kept_whatever_comes(
     assert [word.text for word in placed] == [word.text for word in words]
 
 
-def answer(*pieces: Piece, words: list[TimedWord]) -> dict[str, Any]:
+def answer(*pieces: SpeechPiece, words: list[TimedWord]) -> dict[str, Any]:
     """What the façade says."""
     ids = [token for one in pieces for token in one.tokens]
     return {

@@ -29,7 +29,7 @@ from build.checkpoints import clip, minilm
 from build.plan import BuildError, Places
 from build.targets.tensorrt import graphs
 from build.targets.tensorrt.export import Sizes, plan
-from build.targets.tensorrt.image import Image
+from build.targets.tensorrt.image import TrtexecImage
 from build.targets.tensorrt.plans import Plan, Plans, command
 from build.targets.tensorrt.target import TARGET
 from build.toolchain import Unfit
@@ -226,12 +226,12 @@ def test_the_architecture_is_whole_again(captions: Made) -> None:
 
 
 @pytest.fixture
-def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Image:
+def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrtexecImage:
     """A stand-in of the plain image with four GPUs, in sight."""
     root = make_plain_image(tmp_path / "image")
     for name, value in environment(root).items():
         monkeypatch.setenv(name, value)
-    return Image(root)
+    return TrtexecImage(root)
 
 
 def said(argv: list[str]) -> tuple[int, str]:
@@ -244,7 +244,7 @@ def changed(argv: list[str], old: str, new: str) -> list[str]:
     return [part.replace(old, new) for part in argv]
 
 
-def test_trtexec_takes_the_command_and_no_other(image: Image, captions: Made, tmp_path: Path) -> None:
+def test_trtexec_takes_the_command_and_no_other(image: TrtexecImage, captions: Made, tmp_path: Path) -> None:
     """What is written for a graph is taken; each slip ends with status 1 and says so."""
     wanted = plan(captions.graph, Sizes(64, 16, 77, 64))
     made = tmp_path / "text.plan"
@@ -303,7 +303,7 @@ def graph_of(nodes: list[Any], kind: int, constants: dict[str, np.ndarray] | Non
     ],
 )
 def test_graphs_that_tensorrt_does_not_take(
-    image: Image, tmp_path: Path, node: Any, kind: int, constants: dict[str, np.ndarray], sentence: str
+    image: TrtexecImage, tmp_path: Path, node: Any, kind: int, constants: dict[str, np.ndarray], sentence: str
 ) -> None:
     """The stand-in knows operators, their types, and that typed operands are alike."""
     path = tmp_path / "g.onnx"
@@ -315,8 +315,8 @@ def test_graphs_that_tensorrt_does_not_take(
     assert sentence in words, words
 
 
-def help_without(option: str) -> Callable[[Image], None]:
-    def change(image: Image) -> None:
+def help_without(option: str) -> Callable[[TrtexecImage], None]:
+    def change(image: TrtexecImage) -> None:
         text = image.trtexec.read_text()
         image.trtexec.write_text(
             text.replace("main(", f"import trtexec\ntrtexec.KINDS.pop({option!r})\nmain(")
@@ -325,7 +325,7 @@ def help_without(option: str) -> Callable[[Image], None]:
     return change
 
 
-def write(name: str, text: str) -> Callable[[Image], None]:
+def write(name: str, text: str) -> Callable[[TrtexecImage], None]:
     return lambda image: (image.root / "etc" / name).write_text(text)  # type: ignore[func-returns-value]
 
 
@@ -342,7 +342,9 @@ def write(name: str, text: str) -> Callable[[Image], None]:
         ),
     ],
 )
-def test_an_image_that_does_not_fit(image: Image, change: Callable[[Image], None], sentence: str) -> None:
+def test_an_image_that_does_not_fit(
+    image: TrtexecImage, change: Callable[[TrtexecImage], None], sentence: str
+) -> None:
     from build.plan import plan_job
 
     job = plan_job(CATALOG["mini-clip"], "tensorrt", Places(Path("/w"), Path("/e")))
@@ -353,7 +355,7 @@ def test_an_image_that_does_not_fit(image: Image, change: Callable[[Image], None
     assert sentence in str(refused.value)
 
 
-def test_int8_needs_pictures(image: Image) -> None:
+def test_int8_needs_pictures(image: TrtexecImage) -> None:
     """Asked for before anything is fetched; a build with a folder is one command of the real kind."""
     from build.plan import plan_job
 
@@ -368,7 +370,7 @@ def test_int8_needs_pictures(image: Image) -> None:
     assert step.argv[step.argv.index("--calibration") + 1] == str(test_clip.MINI)
 
 
-def test_no_trtexec(image: Image) -> None:
+def test_no_trtexec(image: TrtexecImage) -> None:
     image.trtexec.unlink()
     with pytest.raises(ToolchainError, match="run this in Conch's tensorrt image"):
         TARGET.identity()
@@ -415,7 +417,7 @@ def test_two_builders_of_one_deployment(tmp_path: Path) -> None:
     assert "run this in Conch's tensorrt image" in alone.stderr
 
 
-def test_a_failed_trtexec_leaves_nothing(image: Image, tmp_path: Path) -> None:
+def test_a_failed_trtexec_leaves_nothing(image: TrtexecImage, tmp_path: Path) -> None:
     """The log contains its output; the bundle is absent."""
     (image.root / "etc/gpus.json").write_text('[["NVIDIA H100", "9.0", 81559]]')
     text = image.trtexec.read_text()

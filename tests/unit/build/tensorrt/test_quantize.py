@@ -17,9 +17,9 @@ from torch import nn
 from build.checkpoints import clip
 from build.pictures import Unsupported, cropped
 from build.targets.tensorrt import graphs, image
-from build.targets.tensorrt.plans import Plan, Tensor, command
+from build.targets.tensorrt.plans import Plan, PlanTensor, command
 from build.targets.tensorrt.quantize import KEPT, Quantized, quantize, read
-from miniatures.training.pictures.evaluate import Peer
+from miniatures.training.pictures.evaluate import PicturePeer
 from miniatures.training.pictures.museum import Exhibit, museum, recall
 from tests.fakes.nvidia_image import environment, make_plain_image
 
@@ -69,7 +69,7 @@ def computed(path: Path, pixels: np.ndarray) -> np.ndarray:
 
 def test_vectors_and_recall(graph: Path, exhibits: Sequence[Exhibit]) -> None:
     """Of a small museum: near transformers' float32, and as many captions find their picture."""
-    peer = Peer(test_clip.MINI)
+    peer = PicturePeer(test_clip.MINI)
     pictures = [one.picture for one in exhibits]
     theirs, texts = peer.pictures(pictures), peer.texts([one.caption for one in exhibits])
     ours = computed(graph, peer.pixels(pictures))
@@ -94,9 +94,9 @@ def test_trtexec_takes_it(graph: Path, tmp_path: Path, monkeypatch: pytest.Monke
     for name, value in environment(root).items():
         monkeypatch.setenv(name, value)
     shapes = ((rows, 3, 96, 96) for rows in (1, 16, 64))
-    plan = Plan("image", (Tensor("pixel_values", "TYPE_FP16", *shapes),), "embedding", 128)
+    plan = Plan("image", (PlanTensor("pixel_values", "TYPE_FP16", *shapes),), "embedding", 128)
     made = tmp_path / plan.file
-    argv = command(str(image.Image(root).trtexec), graph, plan, made, tmp_path / "timing", "float16")
+    argv = command(str(image.TrtexecImage(root).trtexec), graph, plan, made, tmp_path / "timing", "float16")
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-500:]
     assert made.stat().st_size > 1_000_000

@@ -14,7 +14,7 @@ from build.__main__ import build_all
 from build.catalog import ROOT, CatalogError, known, load_catalog, target_of
 from build.plan import BuildError, Places
 from build.recipes import TritonModel, load_recipe
-from build.targets.tensorrt.plans import Plan, Plans, Tensor, command, shapes
+from build.targets.tensorrt.plans import Plan, Plans, PlanTensor, command, shapes
 from build.targets.tensorrt.rules import FILE, configured, findings, write
 from build.tensors import MODELS, parse_config
 from conch import toolchains
@@ -26,14 +26,15 @@ CATALOG = load_catalog()
 TEXTS = Plan(
     "encoder",
     tuple(
-        Tensor(name, "TYPE_INT32", (1, 1), (16, 64), (64, 256)) for name in ("input_ids", "attention_mask")
+        PlanTensor(name, "TYPE_INT32", (1, 1), (16, 64), (64, 256))
+        for name in ("input_ids", "attention_mask")
     ),
     "embedding",
     384,
 )
 PICTURES = Plan(
     "image",
-    (Tensor("pixel_values", "TYPE_FP32", (1, 3, 96, 96), (16, 3, 96, 96), (64, 3, 96, 96)),),
+    (PlanTensor("pixel_values", "TYPE_FP32", (1, 3, 96, 96), (16, 3, 96, 96), (64, 3, 96, 96)),),
     "embedding",
     128,
 )

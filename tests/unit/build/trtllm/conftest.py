@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 
 from build.plan import Places
-from build.targets.trtllm.image import Image
+from build.targets.trtllm.image import TrtLlmBuilderImage
 from tests.fakes.nvidia_image import environment, make_image
 
 from .models import CATALOG, make
 
 
 @pytest.fixture
-def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Image:
+def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrtLlmBuilderImage:
     """A stand-in of NVIDIA's image with four GPUs, in sight."""
     root = make_image(tmp_path / "image")
     for name, value in environment(root).items():
         monkeypatch.setenv(name, value)
-    return Image(root)
+    return TrtLlmBuilderImage(root)
 
 
 @pytest.fixture

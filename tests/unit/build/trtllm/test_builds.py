@@ -31,7 +31,7 @@ from build.targets.trtllm.engine_config import (
 )
 from build.targets.trtllm.engine_rules import Engines, cuda_pool_bytes, findings
 from build.targets.trtllm.facts import pictures as picture_facts
-from build.targets.trtllm.image import SCRIPTS, Image
+from build.targets.trtllm.image import SCRIPTS, TrtLlmBuilderImage
 from build.targets.trtllm.preflight import check
 from build.tensors import parse_config
 from conch.bundle import EngineFacts, PictureFacts, PicturePrompt
@@ -62,7 +62,7 @@ def test_the_newer_image_builds(
 
 @pytest.mark.parametrize("model", DISTINCT, ids=lambda model: model.id)
 def test_every_kind_of_model_builds(
-    model: Model, image: Image, places: Places, monkeypatch: pytest.MonkeyPatch
+    model: Model, image: TrtLlmBuilderImage, places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every command line is taken, the manifest says from what and with what, a second run does nothing, and
     only wanted files came.
@@ -90,7 +90,7 @@ def test_every_kind_of_model_builds(
     [("mini-bart", "No option 'normalize_before' in section: 'encoder'"), ("mini-llava", "architectures")],
 )
 def test_a_checkpoint_that_upstreams_converter_cannot_read(
-    image: Image, places: Places, tmp_path: Path, model_id: str, told: str
+    image: TrtLlmBuilderImage, places: Places, tmp_path: Path, model_id: str, told: str
 ) -> None:
     """transformers writes neither key by itself; the miniatures have both."""
     folder = tmp_path / model_id
@@ -104,7 +104,7 @@ def test_a_checkpoint_that_upstreams_converter_cannot_read(
 
 
 def test_a_knob_rebuilds_only_what_depends_on_it(
-    image: Image, places: Places, monkeypatch: pytest.MonkeyPatch
+    image: TrtLlmBuilderImage, places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More beams: the decoder. Other weights' precision: everything from the conversion on. Triton's batch:
     no engine at all.
@@ -137,7 +137,7 @@ def test_a_knob_rebuilds_only_what_depends_on_it(
     )
 
 
-def test_another_file_of_the_same_source(image: Image, places: Places) -> None:
+def test_another_file_of_the_same_source(image: TrtLlmBuilderImage, places: Places) -> None:
     """What the catalog says about the form of the weights is part of what a bundle was made from, and the
     converter's name follows the file.
     """
@@ -155,7 +155,7 @@ def test_another_file_of_the_same_source(image: Image, places: Places) -> None:
         assert (folder / "large-v2.pt").readlink() == Path(name)
 
 
-def test_a_checkpoint_inside_a_folder_is_found(image: Image, places: Places) -> None:
+def test_a_checkpoint_inside_a_folder_is_found(image: TrtLlmBuilderImage, places: Places) -> None:
     """As sherpa's repository has it; where there are several, the catalog must say which."""
     job = plan_job(CATALOG["large-v2-multi-hans-checkpoint"], "trtllm", places)
     folder = places.weights / "checkpoints"
@@ -174,7 +174,7 @@ def test_a_checkpoint_inside_a_folder_is_found(image: Image, places: Places) -> 
     assert source_of(named, Weights(folder, "", "")) == str(folder / "v2-turbo")
 
 
-def test_bounds_of_the_cache_are_filled_where_they_are_given(image: Image) -> None:
+def test_bounds_of_the_cache_are_filled_where_they_are_given(image: TrtLlmBuilderImage) -> None:
     """Left to the backend's defaults otherwise; a shared GPU divides the tokens as well."""
     for given, wanted in (
         ({}, (None, None)),
@@ -194,7 +194,7 @@ def test_bounds_of_the_cache_are_filled_where_they_are_given(image: Image) -> No
 @pytest.mark.parametrize("family", sorted(SMALLEST))
 @pytest.mark.parametrize("tp_size", [1, 2])
 def test_rendered_configurations(
-    family: str, tp_size: int, image: Image, places: Places, monkeypatch: pytest.MonkeyPatch
+    family: str, tp_size: int, image: TrtLlmBuilderImage, places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the official schema, without a placeholder, by the backend's rules, for one GPU and for two."""
     model = CATALOG[SMALLEST[family]]
@@ -247,7 +247,7 @@ def test_engines_give_generation_logits(finished: Places) -> None:
         assert "generation_logits" in load_recipe(CATALOG[model_id], "trtllm").capabilities
 
 
-def test_every_placeholder_is_accounted_for(image: Image) -> None:
+def test_every_placeholder_is_accounted_for(image: TrtLlmBuilderImage) -> None:
     """The contract's list: each is filled, kept empty, or left out with a reason, in one table only; others
     end the build.
     """
@@ -265,7 +265,7 @@ def test_every_placeholder_is_accounted_for(image: Image) -> None:
 
 
 @pytest.mark.parametrize("model", WANTED, ids=lambda model: model.id)
-def test_options_exist_in_the_contract(model: Model, image: Image) -> None:
+def test_options_exist_in_the_contract(model: Model, image: TrtLlmBuilderImage) -> None:
     """Every option that a model's steps use stands in the contract's list, and takes the value it
     is given.
     """
@@ -278,7 +278,9 @@ def test_options_exist_in_the_contract(model: Model, image: Image) -> None:
             parser_of(tool).parse_args(command.argv[at:])
 
 
-def test_a_digest_is_recorded_where_it_is_given(image: Image, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_digest_is_recorded_where_it_is_given(
+    image: TrtLlmBuilderImage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The base's name may carry it; NVIDIA's build number stands next to it."""
     monkeypatch.setenv("CONCH_BASE_IMAGE", "nvcr.io/nvidia/tritonserver:tag@sha256:0123")
     monkeypatch.setenv("NVIDIA_BUILD_ID", "42")
@@ -316,7 +318,7 @@ def test_what_a_facade_knows_of_pictures(finished: Places) -> None:
 
 @pytest.mark.parametrize(("knobs", "reuse"), [({}, "false"), ({"kv_cache_reuse": True}, "true")])
 def test_cached_blocks_of_pictures_are_shared_where_it_is_said(
-    knobs: dict[str, bool], reuse: str, image: Image
+    knobs: dict[str, bool], reuse: str, image: TrtLlmBuilderImage
 ) -> None:
     model = replace(CATALOG["llava-1.5-7b"], knobs=knobs)
     config = fill(template(), load_recipe(model, "trtllm"), Path("/e"))
@@ -330,7 +332,7 @@ def test_a_summary_that_the_script_leaves_out_is_refused(tmp_path: Path) -> None
         picture_facts("llava", tmp_path, tmp_path)
 
 
-def test_more_pictures_make_a_larger_table(image: Image) -> None:
+def test_more_pictures_make_a_larger_table(image: TrtLlmBuilderImage) -> None:
     """The engine divides its table by its batch."""
     for pictures, rows in ((1, 8 * 576), (4, 8 * 4 * 576)):
         model = replace(CATALOG["llava-1.5-7b"], knobs={"max_num_images": pictures})
@@ -338,7 +340,9 @@ def test_more_pictures_make_a_larger_table(image: Image) -> None:
         assert decoder.argv[decoder.argv.index("--max_multimodal_len") + 1] == str(rows)
 
 
-def test_a_failing_tool_leaves_nothing(image: Image, places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_tool_leaves_nothing(
+    image: TrtLlmBuilderImage, places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The sentence has the tool's last words and the log; no bundle and no half-made layout is left."""
     build_tool = image.root / "usr/local/bin/trtllm-build"
     told = parser_of("trtllm-build").format_help()

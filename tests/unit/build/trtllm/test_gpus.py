@@ -10,7 +10,7 @@ import pytest
 from build import targets
 from build.__main__ import main
 from build.plan import Places, plan_job, read_manifest
-from build.targets.trtllm.image import Image
+from build.targets.trtllm.image import TrtLlmBuilderImage
 from build.targets.trtllm.preflight import findings as check_findings
 from build.tensors import parse_config
 from conch.gpus import Gpu, gpus
@@ -41,7 +41,7 @@ def engines(places: Places, models: str, command: str = "engines") -> int:
 
 
 def test_each_model_is_built_on_its_instances_gpus(
-    image: Image, places: Places, monkeypatch: pytest.MonkeyPatch
+    image: TrtLlmBuilderImage, places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Instance i serves model i mod n: the second model's card is that of triton-1, whatever comes first in
     nvidia-smi.
@@ -60,7 +60,9 @@ def test_each_model_is_built_on_its_instances_gpus(
         assert f"CUDA_VISIBLE_DEVICES={devices}\n" in log
 
 
-def test_the_memory_that_counts_is_the_instances(image: Image, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_that_counts_is_the_instances(
+    image: TrtLlmBuilderImage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A small card that comes first is none of its business."""
     (image.root / "etc/gpus.json").write_text(json.dumps([("Small", "9.0", 12000), H100]))
     job = plan_job(CATALOG["llava-1.5-7b"], "trtllm", Places(Path("/w"), Path("/e")), {}, "1")
@@ -68,7 +70,7 @@ def test_the_memory_that_counts_is_the_instances(image: Image, monkeypatch: pyte
     assert "Small has 12000 MiB" in " ".join(check_findings(job.recipe, job.work, image, 7 * 10**9, "0"))
 
 
-def test_unknown_memory_is_no_finding(image: Image) -> None:
+def test_unknown_memory_is_no_finding(image: TrtLlmBuilderImage) -> None:
     """GPUs that share the machine's memory say [N/A]."""
     (image.root / "etc/gpus.json").write_text(json.dumps([("NVIDIA GB10", "12.1", "[N/A]")]))
     assert gpus() == [Gpu(0, "NVIDIA GB10", "12.1", None)]
@@ -98,7 +100,7 @@ def test_unknown_memory_is_no_finding(image: Image) -> None:
 def test_unlike_cards_are_refused_first(
     variables: dict[str, str],
     sentence: str,
-    image: Image,
+    image: TrtLlmBuilderImage,
     places: Places,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

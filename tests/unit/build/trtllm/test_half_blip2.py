@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from build.catalog import ROOT
-from build.targets.trtllm.image import Image
+from build.targets.trtllm.image import TrtLlmBuilderImage
 
 ROWS = {"text_config": {"architectures": ["OPTForCausalLM"], "hidden_size": 8}}
 
 
 def run(
-    image: Image, source: dict[str, Any], folder: Path, *launcher: str
+    image: TrtLlmBuilderImage, source: dict[str, Any], folder: Path, *launcher: str
 ) -> subprocess.CompletedProcess[str]:
     """Upstream's script for a config.json."""
     (folder / "config.json").write_text(json.dumps(source))
@@ -24,7 +24,7 @@ def run(
     return subprocess.run([*argv, *output], capture_output=True, text=True, check=False)
 
 
-def test_the_q_former_is_in_half_precision(image: Image, tmp_path: Path) -> None:
+def test_the_q_former_is_in_half_precision(image: TrtLlmBuilderImage, tmp_path: Path) -> None:
     """Without the launcher upstream's script fails, as it does with transformers 4.51."""
     alone = run(image, ROWS, tmp_path)
     assert "mat1 and mat2 must have the same dtype" in alone.stderr
@@ -34,7 +34,7 @@ def test_the_q_former_is_in_half_precision(image: Image, tmp_path: Path) -> None
     assert (config["model_type"], config["precision"]) == ("blip2-opt", "float16")
 
 
-def test_the_language_model_is_named(image: Image, tmp_path: Path) -> None:
+def test_the_language_model_is_named(image: TrtLlmBuilderImage, tmp_path: Path) -> None:
     """Upstream asks for the first of its architectures; the miniature says it."""
     unnamed = {"text_config": {"hidden_size": 8}}
     assert "architectures" in run(image, unnamed, tmp_path, "half_blip2").stderr

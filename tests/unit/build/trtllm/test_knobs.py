@@ -14,7 +14,7 @@ from build.catalog import CatalogError
 from build.plan import Places
 from build.recipes import load_recipe
 from build.targets.trtllm.engine_config import fill, parameter
-from build.targets.trtllm.image import Image
+from build.targets.trtllm.image import TrtLlmBuilderImage
 from ops.deploy import check_gpus
 from tests.fakes.nvidia_image import H100
 from tests.fakes.nvidia_template import template
@@ -65,7 +65,7 @@ REFUSED = [
     ("model_id", "knobs", "sentence"), REFUSED, ids=[f"{row[0]}-{'-'.join(row[1])}" for row in REFUSED]
 )
 def test_the_impossible_is_refused_first(
-    model_id: str, knobs: dict[str, str], sentence: str, image: Image, places: Places
+    model_id: str, knobs: dict[str, str], sentence: str, image: TrtLlmBuilderImage, places: Places
 ) -> None:
     """Before anything is downloaded or written."""
     with pytest.raises(CatalogError, match=re.escape(sentence)):
@@ -74,7 +74,7 @@ def test_the_impossible_is_refused_first(
     assert not places.engines.exists()
 
 
-def test_more_beams_than_the_engine_has(image: Image, places: Places) -> None:
+def test_more_beams_than_the_engine_has(image: TrtLlmBuilderImage, places: Places) -> None:
     """What is served is bounded by what is built; the catalog alone can say it."""
     model = replace(CATALOG["mini-t5"], knobs={"served_beam_width": 4})
     with pytest.raises(CatalogError, match="served_beam_width=4 is more than MAX_BEAM_WIDTH=1"):
@@ -126,7 +126,7 @@ def test_what_this_gpu_cannot_do(
     model_id: str,
     knobs: dict[str, str],
     sentence: str,
-    image: Image,
+    image: TrtLlmBuilderImage,
     places: Places,
 ) -> None:
     """The card decides as well."""

@@ -13,7 +13,7 @@ from build.__main__ import main
 from build.bundle import build
 from build.plan import Places, plan_job
 from build.targets.nvidia.options import misfits
-from build.targets.trtllm.image import Image
+from build.targets.trtllm.image import TrtLlmBuilderImage
 from build.targets.trtllm.preflight import check
 from build.targets.trtllm.preflight import findings as check_findings
 from build.toolchain import Unfit
@@ -50,7 +50,7 @@ pytestmark = pytest.mark.long
         ),
     ],
 )
-def test_check_names_what_does_not_fit(fault: str, sentence: str, image: Image) -> None:
+def test_check_names_what_does_not_fit(fault: str, sentence: str, image: TrtLlmBuilderImage) -> None:
     """One sentence for each finding, and nothing is built."""
     job, build_tool = job_of("mini-whisper"), image.root / "usr/local/bin/trtllm-build"
     if fault == "version":
@@ -83,7 +83,7 @@ def test_check_names_what_does_not_fit(fault: str, sentence: str, image: Image) 
     assert re.search(sentence, str(unfit.value)), unfit.value
 
 
-def test_a_card_is_measured_by_numbers_and_their_width(image: Image) -> None:
+def test_a_card_is_measured_by_numbers_and_their_width(image: TrtLlmBuilderImage) -> None:
     """Seven thousand million numbers in 16 bits want 17 GB, in 4 bits a quarter of that."""
     (image.root / "etc/gpus.json").write_text(json.dumps([("Small", "9.0", 12000)]))
     for knobs, fits in (({}, False), ({"WEIGHT_ONLY": "int8"}, True), ({"WEIGHT_ONLY": "int4"}, True)):
@@ -93,7 +93,7 @@ def test_a_card_is_measured_by_numbers_and_their_width(image: Image) -> None:
         ) is not fits
 
 
-def test_check_is_a_command(image: Image, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_is_a_command(image: TrtLlmBuilderImage, capsys: pytest.CaptureFixture[str]) -> None:
     """One line for each model that fits; a sentence and status 1 for what does not."""
     assert main(["check", "--target", "trtllm", "--model-id", "mini-whisper,mini-t5"]) == 0
     assert "mini-t5: its 4 steps fit the toolchain contract" in capsys.readouterr().out
@@ -102,7 +102,7 @@ def test_check_is_a_command(image: Image, capsys: pytest.CaptureFixture[str]) ->
     assert "this image cannot build family t5" in capsys.readouterr().err
 
 
-def test_the_older_layout_of_examples_is_found(image: Image) -> None:
+def test_the_older_layout_of_examples_is_found(image: TrtLlmBuilderImage) -> None:
     """TensorRT-LLM moved its examples in 0.20.0."""
     examples = image.root / "app/examples"
     (examples / "whisper").mkdir()
@@ -116,7 +116,7 @@ def test_the_newer_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     """26.07: TensorRT-LLM is in a virtual environment, which trtllm-build's first line names; Open MPI needs
     its prefix, the driver is another, and pictures are refused with the reason.
     """
-    image = Image(make_image(tmp_path / "image", versions={"tensorrt_llm": "1.2.1"}))
+    image = TrtLlmBuilderImage(make_image(tmp_path / "image", versions={"tensorrt_llm": "1.2.1"}))
     for name, value in environment(image.root).items():
         monkeypatch.setenv(name, value)
     (image.root / "etc/driver").write_text("590.44.01\n")

@@ -11,10 +11,10 @@ import orjson
 
 from conch.names import AT_ONCE
 from ops.guard.http_client import HttpClient
-from ops.guard.metrics import Metrics
+from ops.guard.metrics import GuardMetrics
 from ops.guard.proxy.contracts import Contracts
 from ops.guard.proxy.http_front import HANDED, UNREAD, HttpFront
-from ops.guard.proxy.http_server import Request
+from ops.guard.proxy.http_server import HttpRequest
 from ops.guard.proxy.relay import Death, Life, Relay
 from ops.guard.proxy.service import Service
 
@@ -31,7 +31,7 @@ class Server:
     def __init__(self, name: str, size: int = 1) -> None:
         self.name, self.size = name, size
 
-    async def __call__(self, request: Request) -> None:
+    async def __call__(self, request: HttpRequest) -> None:
         config = {
             "name": request.path.split("/")[3],
             "input": [{"name": "A", "data_type": "TYPE_INT32", "dims": [self.size]}],
@@ -54,7 +54,7 @@ class Guards:
         self.stack, self.relays, self.addresses = stack, list[Relay](), list[str]()
 
     async def add(self) -> None:
-        relay = Relay([], Metrics())
+        relay = Relay([], GuardMetrics())
         unused: Any = None
         front = HttpFront(Service(relay, Contracts(), lambda: None), unused)
         self.relays.append(relay)

@@ -10,7 +10,7 @@ import pytest
 from conch.bundle import ENGINE, MANIFEST, EngineFacts, Manifest, Probe
 from conch.contract import save
 from ops.guard.supervise.budget import budgeted
-from ops.guard.supervise.bundle import Refused, check_bundle
+from ops.guard.supervise.bundle import BundleRefused, check_bundle
 
 
 @pytest.mark.parametrize("fields", [{"memory": 1500}, {"positions": "448"}, None])
@@ -31,7 +31,7 @@ def test_an_engine_json_of_another_version_is_refused(tmp_path: Path, fields: di
         EngineFacts("whisper", 448, 51865, 50257).save(bundle / ENGINE)
         path = bundle / ENGINE / "engine.json"
         path.write_text(json.dumps({**json.loads(path.read_text()), **fields}), "utf-8")
-    with pytest.raises(Refused, match=r"another version of Conch; rebuild it with: .*tiny\.en"):
+    with pytest.raises(BundleRefused, match=r"another version of Conch; rebuild it with: .*tiny\.en"):
         check_bundle(bundle, "tiny.en")
 
 

@@ -14,7 +14,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from ops.guard.checks.contract import Contract
-from ops.guard.metrics import Metrics
+from ops.guard.metrics import GuardMetrics
 from ops.guard.proxy.grpc_front import SERVICE, GrpcFront
 from ops.guard.proxy.relay import Life, Relay
 
@@ -46,7 +46,7 @@ class Triton(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 
 def front(contract: Callable[..., Awaitable[Contract | None]], life: Life) -> GrpcFront:
-    relay = Relay([], Metrics())
+    relay = Relay([], GuardMetrics())
     relay.begin(life)
     parts: Any = SimpleNamespace(relay=relay, answered=lambda: None, contract=contract, stop=lambda _: None)
     return GrpcFront(parts)

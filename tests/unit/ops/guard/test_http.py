@@ -10,20 +10,19 @@ import httpx
 import pytest
 import uvloop
 
-from ops.guard.http_client import Connection as ClientConnection
-from ops.guard.http_client import HttpClient, Lost
-from ops.guard.proxy.http_server import Connection, Request
+from ops.guard.http_client import ClientConnection, HttpClient, Lost
+from ops.guard.proxy.http_server import Connection, HttpRequest
 
 
 @asynccontextmanager
-async def serving(handle: Callable[[Request], Awaitable[None]], most: int = 1000) -> AsyncIterator[str]:
+async def serving(handle: Callable[[HttpRequest], Awaitable[None]], most: int = 1000) -> AsyncIterator[str]:
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: Connection(handle, most, set()), "127.0.0.1", 0)
     async with server:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
-async def echo(request: Request) -> None:
+async def echo(request: HttpRequest) -> None:
     request.reply(
         200,
         [("x-path", request.path), ("x-method", request.method), ("x-a", request.headers.get("x-a", ""))],
@@ -58,7 +57,7 @@ def test_requests_and_answers() -> None:
 
 
 def test_streams_come_as_they_are_made() -> None:
-    async def tell(request: Request) -> None:
+    async def tell(request: HttpRequest) -> None:
         request.begin(200, [])
         for n in range(300):
             await request.chunk(str(n).encode() + b",")
@@ -75,7 +74,7 @@ def test_streams_come_as_they_are_made() -> None:
 def test_a_client_that_goes_is_noticed() -> None:
     come, gone = asyncio.Event(), asyncio.Event()
 
-    async def wait(request: Request) -> None:
+    async def wait(request: HttpRequest) -> None:
         come.set()
         await request.gone
         gone.set()
@@ -96,7 +95,7 @@ def test_an_answer_to_a_client_that_has_gone_is_dropped() -> None:
     """
     done: list[str] = []
 
-    async def late(request: Request) -> None:
+    async def late(request: HttpRequest) -> None:
         await request.gone
         await asyncio.sleep(0.05)
         if request.path == "/whole":

@@ -13,7 +13,7 @@ import uvloop
 from conch.bundle import Probe
 from ops.guard.http_client import HttpClient
 from ops.guard.journal import Journal
-from ops.guard.metrics import Metrics
+from ops.guard.metrics import GuardMetrics
 from ops.guard.proxy.relay import Call, Relay
 from ops.guard.supervise import keeper as keeping
 from ops.guard.supervise.failures import Failures
@@ -107,7 +107,7 @@ def prepared(monkeypatch: pytest.MonkeyPatch, tritons: list[Triton]) -> Keeper:
     left = iter(tritons)
     manifest: Any = SimpleNamespace(probe=Probe("m", {}), serving=None)
     return Keeper(
-        Relay([Elsewhere()], Metrics()),  # type: ignore[list-item]
+        Relay([Elsewhere()], GuardMetrics()),  # type: ignore[list-item]
         lambda: manifest,
         lambda _manifest, _lost: next(left),  # type: ignore[arg-type,return-value]
         lambda _address: Channel(),

@@ -12,7 +12,7 @@ import pytest
 
 from ops.guard.http_client import Lost
 from ops.guard.journal import KEPT, Journal
-from ops.guard.metrics import Metrics
+from ops.guard.metrics import GuardMetrics
 from ops.guard.operate import Operator, queued
 from ops.guard.proxy.http_front import HttpFront
 from ops.guard.proxy.relay import Life, Relay
@@ -49,7 +49,7 @@ class Server:
 
 
 def operator(key: str = "", metrics: str = "") -> Operator:
-    relay = Relay([], Metrics())
+    relay = Relay([], GuardMetrics())
     unused: Any = None
     return Operator(
         Keeper(relay, unused, unused, unused, None, Journal("triton-0"), Failures(Path("/nonexistent"))),

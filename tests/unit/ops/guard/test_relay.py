@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ops.guard.http_client import Lost
-from ops.guard.metrics import Metrics
+from ops.guard.metrics import GuardMetrics
 from ops.guard.proxy import relay as relaying
 from ops.guard.proxy.relay import Call, Death, Life, Relay, Unavailable
 from ops.guard.proxy.suspicion import Suspicion, fingerprint
@@ -42,7 +42,7 @@ class Guard:
     """One instance: its relay and its server's life."""
 
     def __init__(self) -> None:
-        self.relay = Relay([], Metrics())
+        self.relay = Relay([], GuardMetrics())
         self.relay.returns = lambda: True
         self.http, self.grpc = Http(self.relay.hear), None
 

@@ -14,7 +14,7 @@ from tritonclient.grpc import service_pb2
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 
 from ops.guard.checks import grpc_requests, json_requests
-from ops.guard.checks.contract import Contract, Refused, check_binary, check_shape
+from ops.guard.checks.contract import Contract, RequestRefused, check_binary, check_shape
 
 CONFIG = {
     "name": "m",
@@ -138,7 +138,7 @@ BAD: list[tuple[object, str]] = [
 
 @pytest.mark.parametrize(("body", "said"), BAD)
 def test_what_does_not_fit_is_refused(body: object, said: str) -> None:
-    with pytest.raises(Refused, match=said):
+    with pytest.raises(RequestRefused, match=said):
         infer(body)
 
 
@@ -156,7 +156,7 @@ def test_binary_sections_are_measured(sizes: list[int], section: bytes, said: st
     if said is None:
         assert read(infer(head + section, head_bytes=len(head)))[1] == section
     else:
-        with pytest.raises(Refused, match=said):
+        with pytest.raises(RequestRefused, match=said):
             infer(head + section, head_bytes=len(head))
 
 
@@ -182,7 +182,7 @@ def test_generate() -> None:
         ({"TEXT": "a", "WAV": [[1]]}, "must be FP32"), ({"TEXT": "a", "HALF": [1]}, "send it with infer"), ({"TEXT": "a", "SEED": 2**64}, "must be UINT64"), ({"TEXT": "a", "x": {}}, "'x' is unknown"),
         ({"TEXT": "a", "parameters": {"TEXT": "b"}}, "do not repeat"), ({"TEXT": "a", "priority": "x"}, "type int"), ({"TEXT": "x" * 5_000_000}, "more than"),
     ]:  # fmt: skip
-        with pytest.raises(Refused, match=said):
+        with pytest.raises(RequestRefused, match=said):
             json_requests.generate(M, json.dumps(body).encode(), named)
 
 
@@ -258,7 +258,7 @@ def test_grpc_contents_become_binary() -> None:
     ],
 )  # fmt: skip
 def test_grpc_refusals(tensors: dict[str, Any], said: str) -> None:
-    with pytest.raises(Refused, match=said):
+    with pytest.raises(RequestRefused, match=said):
         grpc_requests.check(M, message(**tensors), named)
 
 
@@ -289,7 +289,7 @@ def test_more_grpc_refusals() -> None:
         (made(parameters=lambda p: p["priority"].Clear()), "no value"), (made(outputs=lambda rows: setattr(rows.add(name="OUT").parameters["classification"], "int64_param", 3)), "classification"),
         (made(outputs=lambda rows: setattr(rows.add(name="OUT").parameters["shared_memory_offset"], "int64_param", 3)), "shared memory"),
     ]:  # fmt: skip
-        with pytest.raises(Refused, match=said):
+        with pytest.raises(RequestRefused, match=said):
             grpc_requests.check(M, request, named)
 
 
@@ -326,10 +326,10 @@ def test_pictures_may_be_longer_than_texts(name: str, most: int, in_json: str) -
     spec = model.inputs[name]
     long = memoryview(struct.pack("<I", most + 1) + bytes(most + 1))
     check_binary(name, spec, 1, memoryview(struct.pack("<I", most - 4) + bytes(most - 4)))
-    with pytest.raises(Refused, match=f"{name}.* {most}"):
+    with pytest.raises(RequestRefused, match=f"{name}.* {most}"):
         check_binary(name, spec, 1, long)
     json_requests.generate(model, json.dumps({name: ["a" * min(most, 20 << 20)]}).encode(), named)
-    with pytest.raises(Refused, match=in_json):
+    with pytest.raises(RequestRefused, match=in_json):
         json_requests.generate(model, json.dumps({name: ["a" * (most + 1)]}).encode(), named)
 
 
@@ -345,7 +345,7 @@ def test_rows_that_an_engine_could_not_refuse() -> None:
     bounded, free = Contract.parse(config), Contract.parse({**config, "parameters": {}})
     assert check_shape(bounded, "ids", "INT32", [4, 12])[1] == 48
     assert check_shape(free, "ids", "INT32", [4, 13])[1] == 52
-    with pytest.raises(Refused, match=r"'ids' has shape \[4, 13\]; m takes 12 in a row at most"):
+    with pytest.raises(RequestRefused, match=r"'ids' has shape \[4, 13\]; m takes 12 in a row at most"):
         check_shape(bounded, "ids", "INT32", [4, 13])
-    with pytest.raises(Refused, match="takes 4 at most"):
+    with pytest.raises(RequestRefused, match="takes 4 at most"):
         check_shape(bounded, "ids", "INT32", [13, 12])
