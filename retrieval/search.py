@@ -62,7 +62,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class SearchRequest:
+class StoreSearch:
     """What to search for, among which files, how many results, from which score on. With `cut`, texts that
     are too long for their model are truncated instead of refused.
     """
@@ -137,7 +137,7 @@ def asks(library: Library, spaces: Sequence[str], queries: Sequence[Item]) -> li
     return found
 
 
-async def search(library: Library, store: Record, request: SearchRequest) -> list[Result]:
+async def search(library: Library, store: Record, request: StoreSearch) -> list[Result]:
     """Return the best chunks and pictures of a store. With several queries each result has its best cosine.
     Where several spaces have results, scores are calibrated. `threshold` applies to the returned score.
 
@@ -168,7 +168,7 @@ async def search(library: Library, store: Record, request: SearchRequest) -> lis
 
 
 async def _embedded(
-    library: Library, asked: Sequence[SpaceQuery], request: SearchRequest
+    library: Library, asked: Sequence[SpaceQuery], request: StoreSearch
 ) -> dict[tuple[str, bool], NDArray[np.float32]]:
     """Return the queries' vectors by model and whether they are pictures. A text that is compared only with
     pictures is truncated to what the model reads.

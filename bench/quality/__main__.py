@@ -14,7 +14,7 @@ import random
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -37,13 +37,12 @@ from .recordings import (
     Recording,
     Utterance,
     clicks,
+    conditions,
     jfk,
     join,
     music,
     noisy,
-    over_music,
     pink,
-    telephone,
     trimmed,
     utterances,
 )
@@ -101,18 +100,18 @@ def recordings(said: list[Utterance], order: int = 0) -> Iterator[tuple[str, Rec
     """Yield name and recording: pauses from none to long, noise, music, telephone. `order` determines
     utterances, pauses and noise.
     """
-    said, noise = random.Random(3 + order).sample(said, len(said)), 7 + order
-    kinds: list[tuple[str, tuple[float, float], Callable[[Sound], Sound]]] = [
-        ("clean, pauses 0.2-3 s", (0.2, 3), lambda wave: wave),
-        ("noise at 20 dB, pauses 0.2-3 s", (0.2, 3), lambda wave: noisy(wave, 20, noise)),
-        ("noise at 12 dB, pauses 0.05-0.2 s", (0.05, 0.2), lambda wave: noisy(wave, 12, noise)),
-        ("clean, pauses 8-20 s", (8, 20), lambda wave: wave),
-        ("music at 15 dB, pauses 0.2-3 s", (0.2, 3), lambda wave: over_music(wave, 15, noise)),
-        ("telephone, pauses 0.2-3 s", (0.2, 3), telephone),
+    said, harder = random.Random(3 + order).sample(said, len(said)), conditions(7 + order)
+    kinds = [
+        ("clean", (0.2, 3)),
+        ("noise at 20 dB", (0.2, 3)),
+        ("noise at 12 dB", (0.05, 0.2)),
+        ("clean", (8, 20)),
+        ("music at 15 dB", (0.2, 3)),
+        ("telephone", (0.2, 3)),
     ]
-    for seed, (name, pauses, harder) in enumerate(kinds, 1 + len(kinds) * order):
+    for seed, (name, pauses) in enumerate(kinds, 1 + len(kinds) * order):
         clean = join(said, pauses, seed)
-        yield name, replace(clean, wave=harder(clean.wave))
+        yield f"{name}, pauses {pauses[0]}-{pauses[1]} s", replace(clean, wave=harder[name](clean.wave))
 
 
 def text_of(mode: str, found: Transcript) -> str:

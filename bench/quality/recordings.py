@@ -6,7 +6,7 @@ The real one is jfk.flac of openai/whisper's tests: John F. Kennedy's inaugural 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -134,6 +134,17 @@ def over_music(wave: Floats, decibels: float, seed: int = 7) -> Floats:
 def telephone(wave: Floats) -> Floats:
     """Resample samples [n] through 8 kHz."""
     return np.asarray(resample_poly(resample_poly(wave, 1, 2), 2, 1), np.float32)
+
+
+def conditions(noise: int) -> dict[str, Callable[[Floats], Floats]]:
+    """Return what makes samples [n] harder, by name; `noise` is the seed."""
+    return {
+        "clean": lambda wave: wave,
+        "noise at 20 dB": lambda wave: noisy(wave, 20, noise),
+        "noise at 12 dB": lambda wave: noisy(wave, 12, noise),
+        "music at 15 dB": lambda wave: over_music(wave, 15, noise),
+        "telephone": telephone,
+    }
 
 
 def clicks(seconds: float, seed: int = 7) -> Floats:

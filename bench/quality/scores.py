@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jiwer
+import numpy as np
 from whisper_normalizer.english import EnglishTextNormalizer
 
 plain = EnglishTextNormalizer()
@@ -50,6 +51,14 @@ def score(reference: str, text: str) -> Score:
     found = jiwer.process_words([plain(reference)], [plain(text) or " "])
     words = found.hits + found.substitutions + found.deletions
     return Score(words, found.substitutions, found.deletions, found.insertions)
+
+
+def interval(scores: Sequence[Score], samples: int = 2000) -> tuple[float, float]:
+    """Return the 95 % confidence interval of the word error rate over recordings, by resampling them."""
+    wrong = np.array([(one.substituted + one.deleted + one.inserted, one.words) for one in scores])
+    drawn = wrong[np.random.default_rng(1).integers(len(wrong), size=(samples, len(wrong)))].sum(1)
+    low, high = np.quantile(100 * drawn[:, 0] / drawn[:, 1], (0.025, 0.975))
+    return round(float(low), 2), round(float(high), 2)
 
 
 def lost(said: Sequence[str], text: str) -> list[str]:

@@ -25,8 +25,7 @@ from retrieval.library import (
     store_of,
     with_body,
 )
-from retrieval.search import SearchRequest
-from retrieval.search import search
+from retrieval.search import StoreSearch, search
 
 from ..disconnect import cancel_on_disconnect
 from ..metrics import GatewayMetrics
@@ -161,6 +160,8 @@ async def _searched(
 ) -> dict[str, Any]:
     queries, answer = await asked(library, form, metrics, request_id)
     options = form.ranking_options
-    wanted = Search(queries, form.filters, form.max_num_results, options.score_threshold, cut=bool(answer))
+    wanted = StoreSearch(
+        queries, form.filters, form.max_num_results, options.score_threshold, cut=bool(answer)
+    )
     results = await search(library, store, wanted)
     return responses.search_page(queries, results, vars(answer) if answer else None)

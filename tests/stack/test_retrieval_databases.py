@@ -35,7 +35,7 @@ from retrieval.library import (
     Library,
 )
 from retrieval.maintenance import check, reembed, sweep
-from retrieval.search import Result, SearchRequest, search
+from retrieval.search import Result, StoreSearch, search
 from retrieval.vectors import VectorsDown, open_vectors
 from retrieval.vectors.milvus import AT_ONCE
 from retrieval.worker import Worker, WorkerLimits, settled, stopped
@@ -181,7 +181,7 @@ async def put(
 
 
 async def texts(library: Library, store: Record, query: str, **fields: object) -> list[str]:
-    request = SearchRequest([query], **{"threshold": 0.01, **fields})  # type: ignore[arg-type]
+    request = StoreSearch([query], **{"threshold": 0.01, **fields})  # type: ignore[arg-type]
     return [one.text for one in await search(library, store, request)]
 
 
@@ -499,7 +499,7 @@ def test_two_spaces_are_merged(urls: tuple[str, str]) -> None:
             store = await new_store(library, "a", "b")
             for n in range(3):
                 await put(library, store, f"word{n} common")
-            (best, *rest) = await search(library, store, SearchRequest(["word1"]))
+            (best, *rest) = await search(library, store, StoreSearch(["word1"]))
             assert best.text == "word1 common"
             assert best.score > 0.6
             assert all(one.score < 0.6 for one in rest)
@@ -537,7 +537,7 @@ def test_pictures_and_texts_are_found_by_both(urls: tuple[str, str]) -> None:
             await put(library, store, "a house on a hill", "house.txt")
 
             async def found(query: Item, **fields: object) -> list[Result]:
-                return await search(library, store, SearchRequest([query], **fields))  # type: ignore[arg-type]
+                return await search(library, store, StoreSearch([query], **fields))  # type: ignore[arg-type]
 
             both = await found("red boat")
             assert set(names(both)[:2]) == {"text.txt", "bare.png"}
@@ -593,6 +593,6 @@ def test_a_store_for_texts_refuses_pictures(urls: tuple[str, str]) -> None:
             failed = await put(library, store, "boat", "boat.png", caption="a boat")
             assert failed.body["last_error"]["code"] == "unsupported_file"
             with pytest.raises(ApiError, match="no model of this vector store reads pictures"):
-                await search(library, store, SearchRequest([Picture(b"boat")]))
+                await search(library, store, StoreSearch([Picture(b"boat")]))
 
     run(case)
