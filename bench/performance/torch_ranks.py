@@ -74,7 +74,7 @@ def make(folder: Path, shape: Shape) -> None:
         state = Transformer(shape).state_dict()
     save_file({name: filled(name, tensor) for name, tensor in state.items()}, folder / WEIGHTS)
     shape.save(folder)
-    EngineFacts(shape.family, POSITIONS, shape.vocabulary, 0).save(folder)
+    EngineFacts(shape.family, shape.targets, shape.vocabulary, 0).save(folder)
 
 
 def measure(folder: Path, ranks: int) -> dict[str, Any]:

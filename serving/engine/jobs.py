@@ -99,6 +99,7 @@ class Job:
     seen: Looked | None = None
     first_row: int = 0
     position: int = 0
+    reads: int = 0  # ids of its prompt that the next step reads
     # Of time.monotonic(): when it came, was admitted, had its first token, joined the running batch, and when
     # its client was last asked for.
     came: float = 0.0
@@ -134,10 +135,17 @@ class Job:
         """Tell whether it has started and part of its prompt is not read yet."""
         return self.position < len(self.prompt)
 
+    def read_on(self, parent: int, most: int) -> None:
+        """Set its next row to read more of its prompt, or, if all is being read, to wait for its first id."""
+        if self.reading:
+            self.read(parent, most)
+        else:
+            self.rows[0].parent, self.reads = parent, 0
+
     def read(self, parent: int | None, most: int) -> None:
         """Set its next row to read so many more ids of its prompt (0: all)."""
         ids = self.prompt[self.position : self.position + most if most else None]
         row = self.row(parent, ids)
         row.before, self.position = self.prompt[: self.position], self.position + len(ids)
-        row.coming = len(self.prompt) - self.position
+        row.coming, self.reads = len(self.prompt) - self.position, len(ids)
         self.rows = [row]

@@ -74,7 +74,8 @@ class Row:
 @dataclass(frozen=True)
 class Step:
     """Result of a step, one entry per row: the id chosen by its `choice`, otherwise the likeliest (int64
-    [rows]), and its log probability (float32 [rows]).
+    [rows]), and its log probability (float32 [rows]). The id is -1 where the next step reads the end of the
+    row's prompt: then the row is sent once more.
 
     `logits(row)` returns float32 [vocabulary], until the next step, unless all rows have a choice; it costs
     only when called. `attention(row, count)`, until the next step and for a row with `attend`, returns a

@@ -194,7 +194,7 @@ class Scheduler:
         whether any was started.
         """
         before, most, read = len(self.running), self._prefill, 0
-        reading = any(job.reading for job in self.running)
+        reading = any(job.reads for job in self.running)
         while self.encoding:
             memory, prompt = self.encoding[0].memory, len(self.encoding[0].prompt)
             if memory is not None and not memory.ready(wait=wait and not self.running):
@@ -291,8 +291,8 @@ class Scheduler:
         best, log_probs = result.best.tolist(), result.best_log_prob.tolist()
         for job in list(self.running):
             job.first_row, count = at, len(job.rows)
-            if job.reading:
-                job.read(at, self._prefill)
+            if job.reading or best[at] < 0:
+                job.read_on(at, self._prefill)
                 at += 1
                 continue
             try:
@@ -329,7 +329,7 @@ class Scheduler:
         if not job.begun:
             job.begun = time.monotonic()
             self.metrics.first.observe(job.begun - job.came)
-        job.rows = [job.row(job.first_row + parent, (token,)) for parent, token in chosen]
+        job.reads, job.rows = 0, [job.row(job.first_row + parent, (token,)) for parent, token in chosen]
         job.position += 1
         if job.streaming and job.rows:
             job.listener.update(job.strategy.results())

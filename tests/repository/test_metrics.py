@@ -31,8 +31,8 @@ STATISTICS = {
 }
 # As in a Python stub: a request waits, has its first token, and is done.
 STUB = """
-from serving.engine.metrics import Metrics
-found = Metrics()
+from serving.engine.metrics import EngineMetrics
+found = EngineMetrics()
 found.queue.observe(0.02)
 found.encode.observe(0.02)
 found.first.observe(0.2)

@@ -55,12 +55,17 @@ Way = Iterator[tuple[Call, Callable[[], float]]]
 
 @dataclasses.dataclass(frozen=True)
 class Bench:
-    """What is measured: clips of at most `seconds`, each cell in `kept`."""
+    """What is measured: clips of at most `seconds`, on a GPU or on all cores, each cell in `kept`."""
 
     model: str
-    target: str
+    gpu: bool
     seconds: int
     clips: tuple[Recording, ...]
+
+    @property
+    def target(self) -> str:
+        """Return Conch's TARGET."""
+        return "torch" if self.gpu else "openvino"
 
     @property
     def kept(self) -> Path:
@@ -158,7 +163,7 @@ class Bench:
     def ways(self, many: int, *, cpp: bool) -> dict[str, tuple[Any, int]]:
         """Return what is measured with so many clips in progress: how, and the clips of one call (0: one)."""
         found: dict[str, tuple[Any, int]] = {name: (self.through_gateway(name), 0) for name in FORMS}
-        if self.target == "torch":
+        if self.gpu:
             batch = many if many > 1 else 0
             return {**found, "transformers float16": (self.transformers(many), batch)}
         for threads, workers, batch in SETTINGS[many]:
@@ -206,7 +211,7 @@ class Bench:
             found.setdefault((row["who"], row["concurrency"]), []).append(row)
         measured = [middle(runs, "per_second") for runs in found.values()]
         lines = ["| goal | wanted | reached |", "|---|---|---|"]
-        wanted = WANTED if (self.model, self.target, self.seconds) == ("base", "openvino", SECONDS) else {}
+        wanted = WANTED if (self.model, self.gpu, self.seconds) == ("base", False, SECONDS) else {}
         for many, goal in wanted.items():
             speed = {row["who"]: row["per_second"] for row in measured if row["concurrency"] == many}
             peers = [value for who, value in speed.items() if who.startswith("faster-whisper")]
@@ -252,7 +257,7 @@ def main() -> None:
     """Measure what is missing, then print all results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="base")
-    parser.add_argument("--target", default="openvino", choices=["openvino", "torch"])
+    parser.add_argument("--gpu", action="store_true", help="the torch engine; without, the CPU's")
     parser.add_argument("--clips", type=int, default=40)
     parser.add_argument("--concurrent", help="requests in progress; 1,8")
     parser.add_argument("--again", action="store_true")
@@ -260,7 +265,7 @@ def main() -> None:
     parser.add_argument("--no-cpp", action="store_true", help="without whisper.cpp, which is slow")
     parser.add_argument("--seconds", type=int, default=SECONDS, help="the longest clip, 5 to 30")
     given = parser.parse_args()
-    bench = Bench(given.model, given.target, given.seconds, tuple(clips(given.seconds, given.clips)))
+    bench = Bench(given.model, given.gpu, given.seconds, tuple(clips(given.seconds, given.clips)))
     if given.again:
         shutil.rmtree(bench.kept, ignore_errors=True)
     concurrency = map(int, given.concurrent.split(",")) if given.concurrent else CONCURRENCY

@@ -24,7 +24,7 @@ from serving.architectures.transformer import Decoder
 
 from ..runtime import Row, Step
 from ..sampling import Looked, Sampling
-from .caches import Arena, Reading, Stepping, Watch
+from .caches import Arena, Mixed, Reading, Stepping, Watch
 from .choosing import Choices, simple
 from .device import Device, worth_recording
 from .looking import Looking
@@ -149,7 +149,7 @@ class DeviceBatch:
         )
         self.numbers = device.zeros(most, dtype=torch.int64)  # of slots
         self.numbers.copy_(torch.arange(most))
-        self.kernels = _kernels(device)
+        self.kernels, self.attention = _kernels(device)
         self.looking = Looking(decoder.shape, device, most, positions) if attends else None
         self.hosts = cycle([self._pinned() for _ in range(RESULTS)])
         self.slots = [Slot() for _ in range(most)]
@@ -157,6 +157,8 @@ class DeviceBatch:
         self.pending: PendingStep | None = None
         self.joining: dict[tuple[int, int], Joining] = {}  # by rows and length
         self.piece, self.pieces = min(piece, positions), dict[bool, Joining]()  # by whether choices are plain
+        self.mixed: dict[tuple[int, bool], Callable[[], object]] = {}  # steps that read a piece, as graphs
+        self.read_with: int | None = None  # the slot of which the pending step reads the prompt's end
         with torch.inference_mode(), device.on(device.steps):
             self._record()
 
@@ -172,6 +174,9 @@ class DeviceBatch:
             for plain in (True, False):
                 compute = partial(self._compute, size, plain=plain)
                 self.buffers.graphs[size, plain] = self.device.graph(self.device.steps, compute)
+                if self.piece:
+                    mix = partial(self._mix, size, plain=plain)
+                    self.mixed[size, plain] = self.device.graph(self.device.steps, mix, pool)
         if self.looking and self.arena.memory is not None:  # what it needs is there before the first request
             with self.device.on(self.device.looks):
                 self.looking.look(0, slice(0, self.positions), self.arena.memory[0])
@@ -205,12 +210,13 @@ class DeviceBatch:
         """Drop all graphs; it cannot step any more."""
         self.buffers.graphs.clear()
         self.pieces.clear()
+        self.mixed.clear()
         self.joining.clear()
         self.encoders.waiting.clear()
 
     def clear(self) -> None:
         """Drop all rows."""
-        self.where, self.pending = [], None
+        self.where, self.pending, self.read_with = [], None, None
         self.slots = [Slot() for _ in self.slots]
         self.arena.length.zero_()
         self.arena.memory_length.zero_()
@@ -224,20 +230,47 @@ class DeviceBatch:
             sources = [self.where[row.parent or 0] for row in old]
             where = self._arrange(old, sources)
             # What reads more of its prompt is read below, over what a step made of its slot meanwhile.
-            step = [i for i, row in enumerate(old) if not row.reads]
+            step = [i for i, row in enumerate(old) if not row.reads or sources[i] == self.read_with]
             if step and pending is None:
                 self._write_ids([where[i] for i in step], [old[i] for i in step])
                 pending, sources = self._launch([where[i] for i in step]), where
             joined = self._join([row for row in rows if row.parent is None], where)
-            self.where = _in_order(rows, where, joined)
+            stepping = {id(old[i]): sources[i] for i in step}
+            self.where, self.read_with = _in_order(rows, where, joined), None
             read_from = list(self.where)  # before any row moves, which this step's results do not wait for
-            reading = [i for i, row in enumerate(rows) if row.reads]
+            reading = [i for i, row in enumerate(rows) if id(row) not in stepping]
             slots = [read_from[i] for i in reading]
-            read = self._read([rows[i] for i in reading], slots) if reading else None
-            if all(row.choice is not None for row in rows):
-                self.pending = self._launch(self._compact(rows))
+            read = None
+            if self._mixes(rows, reading):
+                self.pending = self._launch_mixed(rows, reading[0])
+            else:
+                read = self._read([rows[i] for i in reading], slots) if reading else None
+                if all(row.choice is not None for row in rows):
+                    self.pending = self._launch(self._compact(rows))
             self._encode_on()
-            return self._result(rows, (pending, [sources[i] for i in step]), (read, slots), read_from)
+            ran = [i for i, row in enumerate(rows) if id(row) in stepping]
+            parts = (pending, ran, [*stepping.values()]), (read, reading, slots)
+            return self._result(rows, parts, read_from)
+
+    def _mixes(self, rows: Sequence[Row], reading: Sequence[int]) -> bool:
+        """Tell whether the next step can read the one prompt, or piece, that is to be read: weights are then
+        read once. Its first id comes with that step's.
+        """
+        if len(reading) != 1 or len(rows) == 1 or not self.mixed:
+            return False
+        row = rows[reading[0]]
+        fits = self._is_piece(row) and len(row.before) + self.piece <= self.positions
+        return fits and all(one.choice is not None for one in rows)
+
+    def _launch_mixed(self, rows: Sequence[Row], reading: int) -> PendingStep:
+        """Queue a step of all other rows that reads a piece as well."""
+        where, row = self._compact(rows), rows[reading]
+        slot, others = where[reading], [*where[:reading], *where[reading + 1 :]]
+        plain = all(self.slots[one].plain for one in where)
+        self._give_piece(row, slot, self.pieces[plain])
+        self.mixed[self._bucket(max(others) + 1), plain]()
+        self.read_with = None if row.coming else slot
+        return self._to_host()
 
     def _encode_on(self) -> None:
         """Queue one more piece of encoder work after the last queued step."""
@@ -247,14 +280,13 @@ class DeviceBatch:
     def _result(
         self,
         rows: Sequence[Row],
-        old: tuple[PendingStep | None, Sequence[int]],
-        fresh: tuple[PendingStep | None, Sequence[int]],
+        parts: Sequence[tuple[PendingStep | None, Sequence[int], Sequence[int]]],
         read_from: Sequence[int],
     ) -> Step:
-        best, log_probs = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.float32)
-        for (pending, slots), running in ((old, True), (fresh, False)):
+        """Collect what steps made, each with its rows and their slots."""
+        best, log_probs = np.full(len(rows), -1, np.int64), np.zeros(len(rows), np.float32)
+        for pending, at, slots in parts:
             if pending is not None and slots:
-                at = [i for i, row in enumerate(rows) if row.reads != running]
                 ids, probs = pending.result()
                 best[at], log_probs[at] = ids[list(slots)], probs[list(slots)]
         attention = partial(self._looked, rows, read_from) if self.looking else None
@@ -380,11 +412,16 @@ class DeviceBatch:
         if piece is None or count > self.piece or start + self.piece > self.positions:
             self._read_group([row], [slot], self.device.upload(np.array([start], np.int64)))
             return
+        self._give_piece(row, slot, piece)
+        piece.read()
+
+    def _give_piece(self, row: Row, slot: int, piece: Joining) -> None:
+        """Write a piece where graphs read it."""
+        start, count = len(row.before), len(row.ids)
         given = np.zeros((self.piece + 3, 1), np.int64)
         given[:count, 0], given[self.piece :, 0] = row.ids, (slot, count, start)
         self._begin([row], [slot])
         piece.given.copy_(self.device.upload(given))
-        piece.read()
 
     def _read_group(self, rows: Sequence[Row], slots: Sequence[int], start: Tensor | None = None) -> None:
         """Read prompts without a graph. `start` is, for a single row, the number of ids read before."""
@@ -418,7 +455,8 @@ class DeviceBatch:
         before = 0 if start is None else start
         self.arena.length[places] = (lengths + before).to(torch.int32)
         positions = (torch.arange(count, device=ids.device) + before).expand(rows, count)
-        caches = Reading(self.arena, self.decoder, places, self._watching(places, lengths - 1), start)
+        watch = self._watching(places, lengths - 1)
+        caches = Reading(self.arena, self.decoder, places, watch, start, self.attention)
         x = self.decoder(ids, positions, caches, table=table)
         last = x[self.numbers[:rows], lengths - 1]
         logits = scored(self.decoder, last)
@@ -463,11 +501,33 @@ class DeviceBatch:
         positions = arena.length[:size, None].long()
         places = self.numbers[:size]
         watch = self._watching(places, positions[:, 0])
-        caches = Stepping(arena, self.decoder, size, self.kernels, watch)
+        caches = Stepping(arena, self.decoder, size, self.attention, watch)
         x = self.decoder(buffers.ids[:size, None], positions, caches)
         logits = scored(self.decoder, x[:, -1], buffers.logits[:size])
         self._choose(logits, places, plain=plain)
         arena.length[:size].add_(1).clamp_(max=self.positions - 1)
+
+    def _mix(self, size: int, *, plain: bool) -> None:
+        """Compute one step of the first `size` slots and read the piece that was given. If its slot is one of
+        them, what the step makes of it is in vain: written after the piece, and then undone.
+        """
+        buffers, arena, length = self.buffers, self.arena, self.piece
+        given, places = self.pieces[plain].given[:, 0], self.numbers[:size]
+        slot, count, start = (given[length + i : length + i + 1] for i in range(3))
+        filled, chosen = (start + count).to(torch.int32), self.choices.kept(slot, plain=plain)
+        arena.length[slot] = filled
+        ids = torch.cat([buffers.ids[:size], given[:length]])
+        positions = torch.cat([arena.length[:size].long(), start + torch.arange(length, device=ids.device)])
+        step = Stepping(arena, self.decoder, size, self.attention)
+        read = Reading(arena, self.decoder, slot, None, start, self.attention)
+        (x,) = self.decoder(ids[None], positions[None], Mixed(step, read))
+        self._choose(scored(self.decoder, x[:size], buffers.logits[:size]), places, plain=plain)
+        arena.length[:size].add_(1).clamp_(max=self.positions - 1)
+        arena.length[slot] = filled
+        self.choices.undo(slot, chosen)
+        logits = scored(self.decoder, x[size + count - 1])
+        buffers.logits[slot] = logits
+        self._choose(logits, slot, plain=plain)
 
     def _watching(self, slots: Tensor, last: Tensor) -> Watch | None:
         """Record the queries of each row's last id, in slots [rows], at its position `last` [rows]."""
@@ -550,10 +610,10 @@ def _biased(row: Row) -> Sampling:
     return Sampling(max_tokens=1, end_id=-1, bias=row.bias) if row.bias is not None else LIKELIEST
 
 
-def _kernels(device: Device) -> Any:
-    """Return the kernels in Triton's language, on a GPU."""
+def _kernels(device: Device) -> tuple[Any, Any]:
+    """Return the modules of kernels in Triton's language, on a GPU."""
     if not device.gpu:
-        return None
-    from . import kernels
+        return None, None
+    from . import attention, kernels
 
-    return kernels
+    return kernels, attention

@@ -58,7 +58,7 @@ class Arena:
 
 class Reading:
     """Caches of rows that read their prompts: ids [rows, n], padded at the end, into `slots` int64 [rows].
-    `start` is, for a single row, the number of ids read before, int64 [1].
+    `start` is, for a single row, the number of ids read before, int64 [1]; `kernels` is attention.py or None.
     """
 
     def __init__(
@@ -68,9 +68,10 @@ class Reading:
         slots: Tensor,
         watch: Watch | None = None,
         start: Tensor | None = None,
+        kernels: Any = None,
     ) -> None:
         self.arena, self.decoder, self.slots, self.watch = arena, decoder, slots, watch
-        self.start = start
+        self.start, self.attend = start, kernels.attend_after if kernels else plain_attend_after
 
     def own(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """See Caches: padding comes after every id that counts, so a causal mask is enough."""
@@ -95,15 +96,14 @@ class Reading:
             return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
 
     def _more(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float, window: int) -> Tensor:
-        """Attend from ids that follow others, over the whole slot: one CUDA graph serves all starts."""
+        """Attend from ids that follow others; one CUDA graph serves all starts."""
+        assert self.start is not None
         places = self.start + torch.arange(k.shape[2], device=k.device)
         for i, new in enumerate((k, v)):
             self.arena.own[self.slots[:, None], 2 * layer + i, :, places[None]] = new.transpose(1, 2)
-        keys, values = (self.arena.own[self.slots, 2 * layer + i] for i in range(2))
-        beyond = torch.arange(keys.shape[2], device=k.device)[:, None] > places[-1]
-        for kept in (keys, values):  # copies; what an earlier row left there may be no number
-            kept.masked_fill_(beyond, 0.0)
-        return _attended(q, keys, values, scale, window, self.decoder.shape.score_cap, places)
+        keys, values = (self.arena.own[:, 2 * layer + i] for i in range(2))
+        cap = self.decoder.shape.score_cap
+        return self.attend(q, keys, values, self.slots, self.start, scale, window=window, cap=cap)
 
     def memory(self, layer: int, q: Tensor, scale: float) -> Tensor:
         """See Caches."""
@@ -144,6 +144,27 @@ class Stepping:
         return self.attend(q, keys, values, self.arena.memory_length[: self.rows], scale)
 
 
+class Mixed:
+    """Caches of ids [1, rows + n]: one of each of the rows that step, then those of a row that reads more of
+    its prompt.
+    """
+
+    def __init__(self, step: Stepping, read: Reading) -> None:
+        self.step, self.read = step, read
+
+    def own(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        """See Caches."""
+        rows = self.step.rows
+        q_step, k_step, v_step = (x[:, :, :rows].transpose(0, 2) for x in (q, k, v))
+        first = self.step.own(layer, q_step, k_step, v_step, scale)
+        more = self.read.own(layer, q[:, :, rows:], k[:, :, rows:], v[:, :, rows:], scale)
+        return torch.cat([first.permute(2, 0, 1, 3), more.transpose(1, 2)], 1).transpose(1, 2)
+
+    def memory(self, layer: int, q: Tensor, scale: float) -> Tensor:
+        """See Caches: prompts of decoders with an encoder are not read in pieces."""
+        raise NotImplementedError
+
+
 def _attended(
     q: Tensor, k: Tensor, v: Tensor, scale: float, window: int, cap: float, at: Tensor | None = None
 ) -> Tensor:
@@ -171,6 +192,26 @@ def _scored(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float,
     return torch.softmax(scores, -1).to(values.dtype) @ values
 
 
+def plain_attend_after(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    slots: Tensor,
+    start: Tensor,
+    scale: float,
+    *,
+    window: int = 0,
+    cap: float = 0.0,
+) -> Tensor:
+    """Compute attention.attend_after in plain torch, over the whole slot."""
+    places = start + torch.arange(q.shape[2], device=q.device)
+    keys, values = keys[slots], values[slots]
+    beyond = torch.arange(keys.shape[2], device=q.device)[:, None] > places[-1]
+    for kept in (keys, values):  # copies; what an earlier row left there may be no number
+        kept.masked_fill_(beyond, 0.0)
+    return _attended(q, keys, values, scale, window, cap, places)
+
+
 def plain_attend(
     q: Tensor,
     keys: Tensor,
@@ -183,7 +224,7 @@ def plain_attend(
     window: int = 0,
     cap: float = 0.0,
 ) -> Tensor:
-    """Compute kernels.attend in plain torch, for devices without Triton's language and for its tests."""
+    """Compute attention.attend in plain torch, for devices without Triton's language and for its tests."""
     if fresh is not None:
         at = lengths.long()[:, None, None, None].expand(fresh[0].shape)
         keys.scatter_(2, at, fresh[0])

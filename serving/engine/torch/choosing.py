@@ -96,6 +96,18 @@ class Choices:
         for tensor in (self.bias, self.uniform, self.generated_counts, self.seen):
             tensor[target].copy_(tensor[source])
 
+    def kept(self, slot: Tensor, *, plain: bool) -> tuple[Tensor, ...]:
+        """Copy what `choose` changes of a slot, int64 [1], to be undone."""
+        some = () if plain else (self.generated_counts[slot], self.seen[slot])
+        return (self.counts[:, slot], *some)
+
+    def undo(self, slot: Tensor, kept: tuple[Tensor, ...]) -> None:
+        """Restore what `kept` has copied."""
+        counts, *some = kept
+        self.counts[:, slot] = counts
+        for tensor, old in zip((self.generated_counts, self.seen), some, strict=False):
+            tensor[slot] = old
+
     def choose(self, logits: Tensor, rows: Tensor, *, plain: bool) -> tuple[Tensor, Tensor]:
         """Choose the next id of each row, int64 [rows], with its log probability under the model, float32
         [rows]. `logits` are float32 [rows, vocabulary] without the bias, `rows` their slots; `plain`: no row

@@ -1,8 +1,6 @@
-"""Kernels in Triton's language where torch has no fast one; tests compare each with plain torch.
+"""Kernels in Triton's language where torch has no fast one, and attention.py; tests compare each with torch.
 
-Attention of one query per row against keys and values in slots, in one pass over memory: each row's length is
-read on the device, so one CUDA graph serves all lengths, while torch's own attention reads whole slots and
-copies rows that are not contiguous. Rotation of queries and keys in one launch instead of fourteen. Choice of
+Rotation of queries and keys in one launch instead of fourteen. Choice of
 the next id in one pass over the logits instead of twenty. A norm that adds biases its input lacks. A product
 of one row, which reads memory faster than a matrix product. An activation with its gate. Rows in 8-bit
 floats, made while they are in registers.
@@ -18,173 +16,15 @@ import triton.language as tl
 from torch import Tensor
 
 from . import float8
+from .attention import ENOUGH, LEAST, within
 
-BLOCK = 64  # positions at a time; twice as many where there are LONG
-LONG = 1024
-LINES = 16  # the fewest rows that a product of matrices has
-STAGES = 3  # one for float32: 143 KB of shared memory are more than most GPUs have
-ENOUGH = 640  # programs that keep a large GPU busy; fewer rows are split among several
-MOST_PARTS = 16
 # Of a product of one row: lines of the weight for a program, a warp each, the numbers that it reads at once,
 # and how often before it adds them up.
 LINES_AT_ONCE, LANES, AHEAD = 2, 256, 4
 MANY_LINES, SHORT_LINES = 2048, 1536
 WIDE = 1024  # numbers of a row that one program gates
 EMPTY = tl.constexpr(-3.0e38)  # below every score
-LEAST = tl.constexpr(1e-30)  # a sum of weights is at least 1, and 0 where a slot holds nothing: no NaN then
 HIGHEST = tl.constexpr(float8.HIGHEST)
-
-
-@triton.jit
-def _attend(
-    q, k, v, keys, values, lengths, relative, out, tops, sums, parts,
-    q_row, q_head, k_row, k_head, v_row, v_head, slot, head, longest, scale, cap,
-    HEADS: tl.constexpr, SHARED: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr, SPLIT: tl.constexpr,
-    WINDOW: tl.constexpr, CAP: tl.constexpr,
-    FRESH: tl.constexpr, RELATIVE: tl.constexpr, LINES: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Attend, one program for each row, head and part of the row's length. Without SPLIT it writes the
-    result, otherwise the input of `_join`: the highest score, the sum of weights, the weighted sum of values.
-    SHARED: query heads for each key head. FRESH: a new key and value are stored after the others, and count
-    in the first part.
-    """
-    pid, part = tl.program_id(0), tl.program_id(1)
-    row, h = (pid // HEADS).to(tl.int64), pid % HEADS
-    length = tl.load(lengths + row)
-    column = tl.arange(0, LANES)
-    wide = _within(column, WIDTH, LANES)
-    query = tl.load(q + row * q_row + h * q_head + column, mask=wide, other=0.0).to(tl.float32) * scale
-    # Products of matrices want 16 rows: the query is the first. What they read is fetched ahead.
-    line = tl.arange(0, LINES)
-    first = line == 0
-    queries = tl.where(first[:, None], query[None, :], 0.0).to(keys.dtype.element_ty)
-    base = row * slot + (h // SHARED) * head
-    key_base, value_base = keys + base, values + base
-    top = tl.full((LINES,), -1e30, tl.float32)
-    total = tl.zeros((LINES,), tl.float32)
-    mixed = tl.zeros((LINES, LANES), tl.float32)
-    place = length if FRESH else length - 1  # of the query
-    per = tl.cdiv(tl.cdiv(length, SPLIT), BLOCK) * BLOCK
-    for start in range(part * per, tl.minimum(part * per + per, length), BLOCK):
-        at = start + tl.arange(0, BLOCK)
-        inside = (at < length) & (place - at < WINDOW) if WINDOW else at < length
-        key = tl.load(
-            key_base + at[None, :] * WIDTH + column[:, None], mask=inside[None, :] & wide[:, None], other=0.0
-        )
-        score = _capped(tl.dot(queries, key, input_precision="ieee"), cap, CAP)
-        if RELATIVE:
-            back = tl.minimum(place - at, longest)
-            score += tl.load(relative + back * HEADS + h, mask=inside, other=0.0).to(tl.float32)[None, :]
-        score = tl.where(inside[None, :], score, -1e30)
-        higher = tl.maximum(top, tl.max(score, 1))
-        weight = tl.where(inside[None, :], tl.exp(score - higher[:, None]), 0.0)
-        shrink = tl.exp(top - higher)
-        total = total * shrink + tl.sum(weight, 1)
-        there = inside[:, None] & wide[None, :]
-        value = tl.load(value_base + at[:, None] * WIDTH + column[None, :], mask=there, other=0.0)
-        mixed = mixed * shrink[:, None] + tl.dot(weight.to(value.dtype), value, input_precision="ieee")
-        top = higher
-    own_top, own_total = tl.max(tl.where(first, top, -1e30), 0), tl.sum(tl.where(first, total, 0.0), 0)
-    own_mixed = tl.sum(tl.where(first[:, None], mixed, 0.0), 0)
-    if FRESH:
-        after, keeps = length * WIDTH + column, wide & (part == 0) & (h % SHARED == 0)
-        key = _kept(k + row * k_row + (h // SHARED) * k_head + column, key_base + after, wide, keeps)
-        value = _kept(v + row * v_row + (h // SHARED) * v_head + column, value_base + after, wide, keeps)
-        score = _capped(tl.sum(query * key.to(tl.float32), 0), cap, CAP)
-        if RELATIVE:
-            score += tl.load(relative + h).to(tl.float32)
-        own_top, own_total, own_mixed = _and(own_top, own_total, own_mixed, score, value, part == 0)
-    if SPLIT == 1:
-        answer = own_mixed / tl.maximum(own_total, LEAST)
-        tl.store(out + pid * WIDTH + column, answer.to(out.dtype.element_ty), mask=wide)
-    else:
-        tl.store(tops + pid * SPLIT + part, own_top)
-        tl.store(sums + pid * SPLIT + part, own_total)
-        tl.store(parts + (pid * SPLIT + part) * WIDTH + column, own_mixed, mask=wide)
-
-
-@triton.jit
-def _capped(score, cap, CAP: tl.constexpr):
-    """Return the score x as cap * tanh(x / cap), where there is a CAP."""
-    if CAP:
-        score = cap * (2.0 * tl.sigmoid(tl.maximum(2.0 * score / cap, -80.0)) - 1.0)
-    return score
-
-
-@triton.jit
-def _kept(new, slot, wide, keeps):
-    """Store a new key or value, in one of the programs that read it."""
-    found = tl.load(new, mask=wide, other=0.0)
-    tl.store(slot, found, mask=keeps)
-    return found
-
-
-@triton.jit
-def _and(top, total, mixed, score, value, counts):
-    """Count one more position, if it is included."""
-    score = tl.where(counts, score, -1e30)
-    higher = tl.maximum(top, score)
-    weight, shrink = tl.where(counts, tl.exp(score - higher), 0.0), tl.exp(top - higher)
-    return higher, total * shrink + weight, mixed * shrink + weight * value.to(tl.float32)
-
-
-@triton.jit
-def _within(column, WIDTH: tl.constexpr, LANES: tl.constexpr):
-    """Return which lanes belong to a row: all, known at compile time, where its width is a power of two."""
-    return tl.full((LANES,), 1, tl.int1) if WIDTH == LANES else column < WIDTH
-
-
-@triton.jit
-def _join(tops, sums, parts, out, WIDTH: tl.constexpr, LANES: tl.constexpr, SPLIT: tl.constexpr):
-    """Join the parts of a row and head; an empty part has the lowest possible maximum."""
-    pid = tl.program_id(0)
-    part, column = tl.arange(0, SPLIT), tl.arange(0, LANES)
-    wide = _within(column, WIDTH, LANES)
-    top = tl.load(tops + pid * SPLIT + part)
-    weight = tl.exp(top - tl.max(top, 0))
-    total = tl.maximum(tl.sum(tl.load(sums + pid * SPLIT + part) * weight, 0), LEAST)
-    place = (pid * SPLIT + part)[:, None] * WIDTH + column[None, :]
-    mixed = tl.load(parts + place, mask=(part >= 0)[:, None] & wide[None, :], other=0.0)
-    answer = tl.sum(mixed * weight[:, None], 0) / total
-    tl.store(out + pid * WIDTH + column, answer.to(out.dtype.element_ty), mask=wide)
-
-
-def attend(
-    q: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, scale: float,
-    fresh: tuple[Tensor, Tensor] | None = None, relative: Tensor | None = None,
-    *, window: int = 0, cap: float = 0.0,
-) -> Tensor:  # fmt: skip
-    """Return [rows, heads, 1, width]: softmax(q k^T * scale + relative) v over the first `lengths` positions
-    (of which only the last `window`, unless it is 0), zeros where there are none. Scores are capped unless
-    `cap` is 0.
-
-    `q` is [rows, heads, 1, width]; `keys` and `values` [rows, key heads, positions, width] have the same
-    strides, of which those of row and head are free, and each key head serves several heads of `q`; `lengths`
-    is int32 [rows]; `fresh` is a key and a value [rows, key heads, 1, width] that are stored at `lengths` and
-    attended to as well; `relative` [distances, heads] is added by distance, the last entry for all beyond.
-    """
-    rows, heads, _, width = q.shape
-    out = torch.empty(rows, heads, 1, width, dtype=q.dtype, device=q.device)
-    wanted = min(MOST_PARTS, max(1, ENOUGH // (rows * heads)), max(1, keys.shape[2] // (2 * BLOCK)))
-    split = 1 << (wanted.bit_length() - 1)
-    scratch = [
-        torch.empty(rows * heads * split * size if split > 1 else 1, device=q.device, dtype=torch.float32)
-        for size in (1, 1, width)
-    ]
-    longest = 0 if relative is None else relative.shape[0] - 1
-    lanes, long = triton.next_power_of_2(max(width, LINES)), keys.shape[2] >= LONG and width <= BLOCK
-    k, v = fresh or (q, q)
-    _attend[(rows * heads, split)](
-        q, k, v, keys, values, lengths, q if relative is None else relative, out, *scratch,
-        q.stride(0), q.stride(1), k.stride(0), k.stride(1), v.stride(0), v.stride(1),
-        keys.stride(0), keys.stride(1), longest, scale, cap or 1.0,
-        HEADS=heads, SHARED=heads // keys.shape[1], WIDTH=width, LANES=lanes, SPLIT=split,
-        WINDOW=window, CAP=bool(cap), FRESH=fresh is not None, RELATIVE=relative is not None, LINES=LINES,
-        BLOCK=2 * BLOCK if long else BLOCK, num_warps=4, num_stages=1 if keys.element_size() == 4 else STAGES,
-    )  # fmt: skip
-    if split > 1:
-        _join[(rows * heads,)](*scratch, out, WIDTH=width, LANES=lanes, SPLIT=split, num_warps=1)
-    return out
 
 
 @triton.jit
@@ -195,7 +35,7 @@ def _turn(
     """Rotate, one program for each row and time, and each head: query heads, then key heads."""
     at, h = tl.program_id(0).to(tl.int64), tl.program_id(1)
     column = tl.arange(0, LANES)
-    half = _within(column, HALF, LANES)
+    half = within(column, HALF, LANES)
     cosines = tl.load(turns + at * 2 * HALF + column, mask=half, other=0.0).to(tl.float32)
     sines = tl.load(turns + at * 2 * HALF + HALF + column, mask=half, other=0.0).to(tl.float32)
     place = (at // times) * row + (at % times) * time + column

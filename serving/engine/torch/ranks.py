@@ -95,9 +95,9 @@ class LeadingBatch:
 
     def _told(self, row: Row) -> Told:
         if row.parent is not None:
-            return (row.parent, row.ids, row.position, bool(row.before))
+            return (row.parent, row.ids, row.position, row.coming, len(row.before))
         key = None if row.memory is None else self.keys[row.memory]
-        return (None, row.ids, row.position, key, row.bias, row.choice, row.table)
+        return (None, row.ids, row.position, row.coming, key, row.bias, row.choice, row.table)
 
 
 class LeadingRuntime:
@@ -214,14 +214,14 @@ class Follower:
         self.rows = [self._row(*row) for row in told]
         self.runtime.running.step(self.rows)
 
-    def _row(self, parent: int | None, ids: tuple[int, ...], position: int, *new: Any) -> Row:
+    def _row(self, parent: int | None, ids: tuple[int, ...], position: int, coming: int, *new: Any) -> Row:
         if parent is None:
             key, bias, choice, table = new
             memory = None if key is None else self.memories[key]
-            return Row(None, ids, position, memory, bias, choice, table)
-        old, (reads,) = self.rows[parent], new
-        before = (*old.before, *old.ids) if reads else ()
-        return Row(parent, ids, position, old.memory, old.bias, old.choice, before=before)
+            return Row(None, ids, position, memory, bias, choice, table, coming=coming)
+        old, (read,) = self.rows[parent], new
+        before = (*old.before, *old.ids)[:read]
+        return Row(parent, ids, position, old.memory, old.bias, old.choice, before=before, coming=coming)
 
 
 def main(reading: str, rank: str, count: str, meeting: str, folder: str, parameters: str) -> None:

@@ -4,6 +4,8 @@ models of the true architectures with random weights.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from serving.engine.collected import Collected
 from serving.engine.jobs import Limits
+from serving.engine.runtime import Row
 from serving.engine.scheduler import Scheduler
+from serving.engine.strategies import strategy
+from serving.engine.torch.batch import DeviceBatch, PendingStep
 from serving.engine.torch.ranks import LeadingRuntime
 
 from ..engines import export, runtime
@@ -98,3 +103,39 @@ def test_ids_equal_transformers(name: str, engine_name: str, tmp_path: Path) -> 
         running.close()
     assert ours == [theirs(model, ids, 1) for ids in asked]
     assert len({tuple(ids) for ids in ours}) > FEW // 2
+
+
+def test_pieces_are_read_with_the_steps_of_other_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So weights are read once for both. Ids are those of whole prompts, with penalties and without,
+    whichever slot a prompt is read into, one of the rows that step or one beyond.
+    """
+    model_of("qwen3").save_pretrained(tmp_path)
+    export("torch", "llama", tmp_path, tmp_path)
+    launch, ways = DeviceBatch._launch_mixed, set[tuple[bool, bool]]()
+
+    def noted(batch: DeviceBatch, rows: Sequence[Row], reading: int) -> PendingStep:
+        pending = launch(batch, rows, reading)
+        slot, others = batch.where[reading], [*batch.where[:reading], *batch.where[reading + 1 :]]
+        plain = all(batch.slots[one].plain for one in batch.where)
+        ways.add((slot < batch._bucket(max(others) + 1), plain))
+        return pending
+
+    monkeypatch.setattr(DeviceBatch, "_launch_mixed", noted)
+    found = []
+    for piece in (0, PIECE):
+        running = runtime("torch", tmp_path, 1, prefill_tokens=piece, max_rows=5)
+        scheduler = Scheduler(running, Limits(max_rows=5, max_queue=2 * FEW, prefill_tokens=piece))
+        jobs = [(job(running, ids, 1, Collected())) for ids in [*prompts(FEW), *prompts(FEW)]]
+        for i, one in enumerate(jobs):  # they end one by one
+            penalty = 1.0 if i < FEW else one.sampling.repetition_penalty
+            one.sampling = replace(one.sampling, max_tokens=2 + 7 * i % 11, repetition_penalty=penalty)
+            one.strategy = strategy(one.prompt, one.sampling)
+        for one in jobs:
+            scheduler.submit(one)
+        scheduler.start()
+        found.append([list(one.listener.wait(120)[0].ids) for one in jobs])
+        scheduler.stop()
+    assert found[0] == found[1]
+    assert [{*way} for way in zip(*ways, strict=True)] == [{False, True}] * 2

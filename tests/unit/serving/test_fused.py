@@ -20,10 +20,10 @@ from serving.engine.torch.fused import fuse
 pytestmark = pytest.mark.slow  # torch, and Triton's interpreter
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-DECODER = Shape("gpt2", 48, 16, 90, decoder_layers=2, decoder_heads=4, decoder_inner=80, targets=20)
-BOTH = replace(DECODER, encoder_layers=2, encoder_heads=4, encoder_inner=80, sources=20)
+DECODER = Shape("gpt2", 32, 16, 90, decoder_layers=2, decoder_heads=2, decoder_inner=48, targets=20)
+BOTH = replace(DECODER, encoder_layers=1, encoder_heads=2, encoder_inner=48, sources=20)
 RMS: dict[str, Any] = {"norm": "rms", "bias": False, "targets": 0, "sources": 0}
-GATED = replace(DECODER, norm="rms", bias=False, gated=True, rotary=True, key_heads=2)
+GATED = replace(DECODER, norm="rms", bias=False, gated=True, rotary=True, key_heads=1)
 SHAPES = {
     "norms first, GELU": replace(DECODER, activation="gelu_new"),
     "norms behind, GELU": replace(BOTH, norm_first=False, embedding_norm=True),

@@ -14,11 +14,12 @@ pytest.importorskip("triton", reason="this build of torch brings no Triton")
 
 from serving.architectures.transformer import turned
 from serving.engine.sampling import Sampling, TimestampRules
-from serving.engine.torch.caches import plain_attend
+from serving.engine.torch.attention import attend, attend_after
+from serving.engine.torch.caches import plain_attend, plain_attend_after
 from serving.engine.torch.choosing import Choices
 from serving.engine.torch.device import Device
 from serving.engine.torch.float8 import plain_rows8
-from serving.engine.torch.kernels import attend, choose, gate, norm, norm_rows8, product, rows8, turn
+from serving.engine.torch.kernels import choose, gate, norm, norm_rows8, product, rows8, turn
 
 pytestmark = pytest.mark.slow  # torch, and Triton's interpreter
 
@@ -75,6 +76,29 @@ def test_attention_within_a_window_is_torchs(rows: int, positions: int, window: 
     expected = plain_attend(q, theirs[:, 0], theirs[:, 1], lengths, 0.3, (k, v), **limits)
     found = attend(q, arena[:, 0], arena[:, 1], lengths, 0.3, (k, v), **limits)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("window", "cap"), [(0, 0.0), (9, 0.0), (70, 2.5)])
+@pytest.mark.parametrize(
+    ("start", "count", "heads", "width", "shared"),
+    [(0, 5, 4, 32, 2), (100, 33, 4, 40, 1), (64, 64, 2, 64, 1), (17, 65, 8, 16, 4)],
+)
+def test_attention_after_what_was_read_is_torchs(
+    start: int, count: int, heads: int, width: int, shared: int, window: int, cap: float
+) -> None:
+    """Blocks that end anywhere, one query's window over several, and NaN where nothing was written."""
+    torch.manual_seed(3)
+    arena = torch.randn(3, 4, heads // shared, 300, width, device=DEVICE)
+    arena[:, :, :, start + count :] = torch.nan
+    packed = torch.randn(1, count, heads + 2, width, device=DEVICE).transpose(1, 2)
+    q, keys, values = packed[:, :heads], arena[:, 1], arena[:, 2]
+    slot, at = torch.tensor([1], device=DEVICE), torch.tensor([start], device=DEVICE)
+    limits = {"window": window, "cap": cap}
+    expected = plain_attend_after(q, keys, values, slot, at, 0.3, **limits)
+    found = attend_after(q, keys, values, slot, at, 0.3, **limits)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    half = attend_after(q.half(), keys.half(), values.half(), slot, at, 0.3, **limits)
+    torch.testing.assert_close(half.float(), expected, atol=1e-2, rtol=1e-2)
 
 
 @pytest.mark.parametrize(("rows", "positions"), [(1, 1024), (2, 40)])

@@ -1,0 +1,134 @@
+"""Long prompts that join running texts on the torch engine: `python -m bench.performance.torch_prompts
+[--pieces 0,128,256] [--output FILE]`, on the GPU that is there.
+
+The decoder of LLaVA-1.5-7B (LLaMA-7B) with random weights in float16, 2,048 positions. First 24 texts run
+while 24 prompts of 512 ids join, one each 0.25 s: the time between two tokens of the texts, and to a prompt's
+first. Then 1 and 32 clients ask for 64 ids after 512, each again as soon as it is answered.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from serving.engine.jobs import Job, Limits
+from serving.engine.sampling import Hypothesis, Sampling
+from serving.engine.scheduler import Scheduler
+from serving.engine.torch.runtime import TorchRuntime
+
+from .torch_engine import Load, machine
+from .torch_ranks import LLAVA_7B, make
+
+POSITIONS, ROWS, RUNNING, JOINING, EACH = 2048, 48, 24, 24, 0.25
+READ, NEW = 512, 64
+
+
+class Text:
+    """A request, and when each of its tokens came."""
+
+    def __init__(self) -> None:
+        self.asked, self.came, self.stopped = time.perf_counter(), list[float](), False
+
+    def cancelled(self) -> bool:
+        """See Listener."""
+        return self.stopped
+
+    def update(self, beams: list[Hypothesis]) -> None:
+        """See Listener."""
+        self.came.append(time.perf_counter())
+
+    def finish(self, beams: list[Hypothesis]) -> None:
+        """See Listener."""
+
+    def fail(self, error: Exception) -> None:
+        """See Listener."""
+
+    def aligned(self, attention: Any) -> None:
+        """See Listener."""
+
+
+def prompt(number: int, length: int) -> tuple[int, ...]:
+    """Return random ids."""
+    return tuple(np.random.default_rng(number).integers(10, 31_000, length).tolist())
+
+
+def joining(runtime: TorchRuntime, piece: int) -> dict[str, float]:
+    """Return milliseconds between tokens of running texts, and to the first token of prompts that join."""
+    scheduler = Scheduler(runtime, Limits(max_rows=ROWS, join_at_once=8, prefill_tokens=piece))
+    scheduler.start()
+
+    def ask(number: int, read: int, new: int) -> Text:
+        text = Text()
+        scheduler.submit(Job(prompt(number, read), Sampling(max_tokens=new, end_id=-1), text, streaming=True))
+        return text
+
+    running = [ask(number, 64, POSITIONS - 65) for number in range(RUNNING)]
+    time.sleep(1.0)
+    alone = time.perf_counter()
+    time.sleep(0.5)
+    began, joined = time.perf_counter(), []
+    for number in range(JOINING):
+        joined.append(ask(100 + number, READ, 8))
+        time.sleep(EACH)
+    ended = time.perf_counter()
+    scheduler.stop()
+    came = [np.array(text.came) for text in running]
+    gaps = np.concatenate([np.diff(one[(one > began) & (one < ended)]) for one in came]) * 1e3
+    quiet = np.concatenate([np.diff(one[(one > alone) & (one < began)]) for one in came]) * 1e3
+    first = [(text.came[0] - text.asked) * 1e3 for text in joined if text.came]
+    return {
+        "step": round(float(np.median(quiet)), 2),
+        "gap_p50": round(float(np.median(gaps)), 2),
+        "gap_p99": round(float(np.quantile(gaps, 0.99)), 2),
+        "gap_max": round(float(gaps.max()), 2),
+        "first_p50": round(float(np.median(first)), 1),
+        "first_max": round(max(first), 1),
+    }
+
+
+def closed(runtime: TorchRuntime, piece: int, clients: int) -> dict[str, float]:
+    """Return tokens per second of clients that ask again as soon as they are answered."""
+
+    def asked(first: int, number: int) -> tuple[tuple[int, ...], Any]:
+        return prompt(first + number, READ), None
+
+    found: dict[str, float] = {}
+    for first, each in ((1_000, 2), (100_000, 6 if clients > 1 else 16)):
+        load = Load(runtime, clients, each * clients, partial(asked, first))
+        load.scheduler = Scheduler(runtime, Limits(ROWS, 8, 1024, piece))
+        found = load.run()
+    return {"tokens_s": round(found["requests_s"] * NEW, 1), **found}
+
+
+def main() -> None:
+    """Measure each length of a piece."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pieces", default="0,128,256")
+    parser.add_argument("--output", type=Path)
+    given = parser.parse_args()
+    results: dict[str, Any] = {"machine": machine()}
+    with tempfile.TemporaryDirectory() as work:
+        make(Path(work), replace(LLAVA_7B, targets=POSITIONS))
+        for piece in map(int, given.pieces.split(",")):
+            parameters = {"precision": "float16", "max_rows": ROWS, "prefill_tokens": piece}
+            runtime = TorchRuntime(Path(work), parameters)
+            row: dict[str, Any] = {"joining": joining(runtime, piece)}
+            row |= {f"{clients} clients": closed(runtime, piece, clients) for clients in (1, 32)}
+            results[str(piece)] = row
+            print(piece, json.dumps(row), flush=True)
+            if given.output:
+                given.output.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
+            runtime.close()
+            del runtime  # the next one needs its memory
+
+
+if __name__ == "__main__":
+    main()
