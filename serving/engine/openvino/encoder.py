@@ -16,7 +16,7 @@ from .runtime import GROUP, compile_settings, hardware_precision, this_cpu
 
 
 class OpenVinoEncoder:
-    """See serving.engine.encoding.Encoder."""
+    """See serving.engine.encoding.EncoderRuntime."""
 
     def __init__(
         self,

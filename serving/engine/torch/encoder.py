@@ -22,7 +22,7 @@ PICTURE_WEIGHTS = "picture.safetensors"
 
 
 class TorchEncoder:
-    """See serving.engine.encoding.Encoder. `graph`: which encoder of the engine.
+    """See serving.engine.encoding.EncoderRuntime. `graph`: which encoder of the engine.
 
     Raises:
         NoGpu: see `Device.find`.

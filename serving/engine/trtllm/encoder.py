@@ -23,7 +23,7 @@ PLAN, PIXELS, ROWS = "visual/model.engine", "input", "encoder_output"
 
 
 class TensorRtEncoder:
-    """See serving.engine.encoding.Encoder. On the first GPU of the server, as upstream's."""
+    """See serving.engine.encoding.EncoderRuntime. On the first GPU of the server, as upstream's."""
 
     def __init__(self, folder: Path) -> None:
         """Load the plan from `folder`, the bundle's engine folder.
