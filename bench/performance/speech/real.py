@@ -144,19 +144,27 @@ class Bench:
     def transformers(self, batch: int) -> Way:
         """Load float16 weights on the GPU; one call transcribes a batch, and returns its first text."""
         import torch
-        from transformers import WhisperForConditionalGeneration, WhisperProcessor
+        from tokenizers import Tokenizer
+        from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration
 
         folder = ROOT / f"weights/{self.model}.huggingface"
-        model = WhisperForConditionalGeneration.from_pretrained(folder, dtype=torch.float16).cuda().eval()
-        processor = WhisperProcessor.from_pretrained(folder)
-        spoken = {} if self.model.endswith(".en") else {"language": "en", "task": "transcribe"}
+        device, dtype = ("cuda", torch.float16) if torch.cuda.is_available() else ("cpu", torch.float32)
+        model = WhisperForConditionalGeneration.from_pretrained(folder, dtype=dtype).to(device).eval()
+        extractor = WhisperFeatureExtractor(feature_size=model.config.num_mel_bins)
+        vocabulary = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        settings, spoken = model.generation_config, {}
+        settings.no_timestamps_token_id = vocabulary.token_to_id("<|notimestamps|>")
+        if not self.model.endswith(".en"):
+            settings.is_multilingual, spoken = True, {"language": "en", "task": "transcribe"}
+            settings.lang_to_id = {"<|en|>": vocabulary.token_to_id("<|en|>")}
+            settings.task_to_id = {"transcribe": vocabulary.token_to_id("<|transcribe|>")}
 
         def call(number: int) -> str:
             waves = [self.clips[(number + i) % len(self.clips)].wave for i in range(batch)]
-            features = processor(waves, sampling_rate=RATE, return_tensors="pt").input_features
+            features = extractor(waves, sampling_rate=RATE, return_tensors="pt").input_features
             with torch.inference_mode():
-                found = model.generate(features.half().cuda(), num_beams=1, do_sample=False, **spoken)
-            return str(processor.batch_decode(found, skip_special_tokens=True)[0])
+                found = model.generate(features.to(device, dtype), num_beams=1, do_sample=False, **spoken)
+            return str(vocabulary.decode(found[0].tolist()))
 
         yield call, own_memory
 
