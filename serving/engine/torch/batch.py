@@ -38,6 +38,7 @@ FEW = 4  # prompts that are read one by one, by graphs, rather than together, ke
 # What graphs read: ids of a prompt, where an encoder reads the rest and where none does, and rows.
 SHORT, WHOLE = (8,), (16, 32, 64, 128, 256)
 JOINING = (8, 4, 2, 1)
+SHORTEST = 4  # a prompt of less than this part of a piece is read alone
 RESULTS = 8  # steps of which results may be on their way to the host; three are
 
 
@@ -254,13 +255,14 @@ class DeviceBatch:
 
     def _mixes(self, rows: Sequence[Row], reading: Sequence[int]) -> bool:
         """Tell whether the next step can read the one prompt, or piece, that is to be read: weights are then
-        read once. Its first id comes with that step's.
+        read once. Its first id comes with that step's. A short prompt is cheaper alone.
         """
         if len(reading) != 1 or len(rows) == 1 or not self.mixed:
             return False
         row = rows[reading[0]]
-        fits = self._is_piece(row) and len(row.before) + self.piece <= self.positions
-        return fits and all(one.choice is not None for one in rows)
+        long = row.before or SHORTEST * len(row.ids) >= self.piece
+        fits = long and self._is_piece(row) and len(row.before) + self.piece <= self.positions
+        return bool(fits) and all(one.choice is not None for one in rows)
 
     def _launch_mixed(self, rows: Sequence[Row], reading: int) -> PendingStep:
         """Queue a step of all other rows that reads a piece as well."""
