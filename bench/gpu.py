@@ -31,6 +31,7 @@ TESTS: Mapping[str, tuple[str, ...]] = {
         *("tests/unit/serving/" + name for name in ("test_kernels.py", "test_choosing.py", "test_float8.py")),
     ),
     "engines": (*PYTEST, "tests/unit/serving/test_text_engines.py", "-k", "torch"),
+    "decoders": (*PYTEST, "tests/unit/serving/test_decoders.py", "-k", "torch or pieces_are"),
     "graphs": (*PYTEST, "tests/unit/serving/test_torch_graphs.py"),
     "stack": (*PYTEST, "tests/stack/test_torch.py"),
     "speech": (*PYTEST, "tests/stack/test_speech.py"),

@@ -81,13 +81,13 @@ class Triton:
         self.pools, self.traces = pools, traces or Traces()
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)  # Admission says how many
         socket_path = url.removeprefix("unix:") if url.startswith("unix:") else None
+        base = "http://nginx" if socket_path else url
         transport = httpx.AsyncHTTPTransport(
-            verify=url.startswith("https:"),  # reading the certificates takes 50 ms
+            verify=httpx.URL(base).scheme == "https",  # reading the certificates takes 50 ms
             uds=socket_path,
             limits=limits,
             socket_options=KEEPALIVE,
         )
-        base = "http://nginx" if socket_path else url
         self.http = httpx.AsyncClient(
             base_url=base,
             transport=transport,

@@ -142,7 +142,7 @@ class LocalDeployment:
 
         Raises:
             CatalogError: see `outline`.
-            Refused: a bundle that is missing or must not be served.
+            BundleRefused: a bundle that is missing or must not be served.
         """
         plan = self.outline()
         for instance in plan.instances:

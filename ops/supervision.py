@@ -111,7 +111,7 @@ def _program(name: str, command: str, gpus: str) -> dict[str, str]:
         "command": "/bin/sh -c " + shlex.quote(f'cd "$CONCH_ROOT" && exec {command}'),
         **({"environment": f'CUDA_VISIBLE_DEVICES="{gpus}"'} if gpus else {}),
         "autorestart": "true",
-        "startsecs": "0",
+        "startsecs": "1",  # what ends sooner is started again after a growing delay
         "startretries": "1000",
         "stopsignal": "QUIT" if name == "nginx" else "TERM",
         "stopwaitsecs": "45" if name.startswith("triton") else "75",

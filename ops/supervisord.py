@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from supervisor.medusa.asyncore_25 import ExitNow
 from supervisor.options import ServerOptions
+from supervisor.states import SupervisorStates
 from supervisor.supervisord import Supervisor
 
 
@@ -30,8 +31,8 @@ class Signals:
         return False
 
     def handle_read_event(self) -> None:
-        """Empty the pipe: after each poll supervisor looks for ended children and signals."""
-        os.read(self.reader, 4096)
+        """Take one byte: after each poll supervisor looks for ended children and for one signal."""
+        os.read(self.reader, 1)
 
 
 class PromptSupervisor(Supervisor):  # type: ignore[misc]
@@ -47,13 +48,18 @@ class PromptSupervisor(Supervisor):  # type: ignore[misc]
 def main() -> None:
     """Run what supervisord.conf of the folder describes, until SIGTERM or a shutdown at its socket."""
     os.chdir(sys.argv[1])
-    options = ServerOptions()
-    options.realize(["-c", "supervisord.conf"])
-    options.first, options.test = True, False
-    with suppress(ExitNow):
-        PromptSupervisor(options).main()
-    options.close_httpservers()
-    options.close_logger()
+    first = True
+    while True:  # again after SIGHUP, as supervisor's own
+        options = ServerOptions()
+        options.realize(["-c", "supervisord.conf"])
+        options.first, options.test = first, False
+        with suppress(ExitNow):
+            PromptSupervisor(options).main()
+        options.close_httpservers()
+        options.close_logger()
+        first = False
+        if options.mood < SupervisorStates.RESTARTING:
+            break
 
 
 if __name__ == "__main__":

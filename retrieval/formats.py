@@ -52,7 +52,7 @@ def from_pdf(path: Path) -> str:
     """Return the text of all pages, separated by blank lines, with the contents of form fields.
 
     Raises:
-        Unsupported: it is encrypted, broken, or has pictures only.
+        UnsupportedFile: it is encrypted, broken, or has pictures only.
     """
     import pypdfium2 as pdfium
 

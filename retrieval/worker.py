@@ -183,8 +183,8 @@ class Worker:
         await self.library.documents.remove(lease.record)
 
     async def _store(self, lease: Lease) -> None:
-        """Delete all files of a store, then its collections, and those once more `Limits.late` seconds later,
-        since a write in progress may have created one again.
+        """Delete all files of a store, then its collections, and those once more `WorkerLimits.late` seconds
+        later, since a write in progress may have created one again.
         """
         store = lease.record
         async with lease.held():
@@ -334,7 +334,7 @@ class Lease:
         """Change the record, keeping what others change meanwhile, such as attributes.
 
         Raises:
-            Lost: it is somebody else's, or was deleted or cancelled.
+            RecordChanged: it is somebody else's, or was deleted or cancelled.
         """
         async with self.writing:
             while not (written := await self.library.documents.update(edit(self.record))):
@@ -352,7 +352,7 @@ class Lease:
 
     @contextlib.asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """Renew the lease until the block ends; if it is lost, the block is cancelled with Lost."""
+        """Renew the lease until the block ends; if it is lost, the block is cancelled with RecordChanged."""
         work = asyncio.current_task()
         lost = ended = False
 

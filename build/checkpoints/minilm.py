@@ -41,7 +41,7 @@ def load(folder: Path) -> tuple[Any, TextEmbedder]:
     """Load transformers' model and ours with the same weights in float32.
 
     Raises:
-        Unsupported: another architecture, or another way of pooling.
+        UnsupportedCheckpoint: another architecture, or another way of pooling.
     """
     theirs = BertModel.from_pretrained(folder, dtype=torch.float32, add_pooling_layer=False).eval()
     ours = TextEmbedder(shape(theirs.config, folder))
@@ -53,7 +53,7 @@ def shape(config: Any, folder: Path) -> Shape:
     """Read the shape from the checkpoint.
 
     Raises:
-        Unsupported: see `load`.
+        UnsupportedCheckpoint: see `load`.
     """
     kinds = (config.model_type, config.hidden_act, getattr(config, "position_embedding_type", "absolute"))
     if kinds != ("bert", "gelu", "absolute"):

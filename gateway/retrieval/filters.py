@@ -68,7 +68,7 @@ class Compound(BaseModel):
         return data
 
     def accepts(self, attributes: Attributes) -> bool:
-        """See `Comparison.accepts`."""
+        """See `ComparisonFilter.accepts`."""
         found = (one.accepts(attributes) for one in self.filters)
         return all(found) if self.type == "and" else any(found)
 

@@ -213,7 +213,7 @@ class Scheduler:
         few = self.limits.prefill_tokens
         if few and self.runtime.facts.encodes:
             return 0
-        return few if any(job.steps for job in self.running) else few * ALONE
+        return few if any(not job.reads for job in self.running) else few * ALONE
 
     def _fitting(self, most: int) -> list[Job]:
         """Return up to `most` that need no row, and up to `most` others whose rows fit."""

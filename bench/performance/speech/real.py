@@ -70,7 +70,7 @@ class Bench:
     @property
     def kept(self) -> Path:
         """Return where cells are stored."""
-        return WORK / "real" / f"{self.model}-{self.target}-{self.seconds}"
+        return WORK / "real" / f"{self.model}-{self.target}-{len(self.clips)}x{self.seconds}"
 
     @contextmanager
     def through_gateway(self, name: str) -> Way:
@@ -174,10 +174,10 @@ class Bench:
         if self.gpu:
             batch = many if many > 1 else 0
             return {**found, "transformers float16": (self.transformers(many), batch)}
-        for threads, workers, batch in SETTINGS[many]:
+        for threads, workers, batch in SETTINGS[1 if many == 1 else 8]:
             name = f"faster-whisper int8, {threads} threads, {workers} workers" + ", batched" * bool(batch)
             found[name] = (self.faster_whisper(threads, workers, batch), batch)
-        for threads, models in MODELS[many] if cpp else ():
+        for threads, models in MODELS[1 if many == 1 else 8] if cpp else ():
             name = f"whisper.cpp float16, {threads} threads, {models} models"
             found[name] = (self.whisper_cpp(threads, models), 0)
         return found
@@ -276,7 +276,7 @@ def main() -> None:
     bench = Bench(given.model, given.gpu, given.seconds, tuple(clips(given.seconds, given.clips)))
     if given.again:
         shutil.rmtree(bench.kept, ignore_errors=True)
-    concurrency = map(int, given.concurrent.split(",")) if given.concurrent else CONCURRENCY
+    concurrency = tuple(map(int, given.concurrent.split(","))) if given.concurrent else CONCURRENCY
     for run, many in ((run, many) for run in range(given.runs) for many in concurrency):
         bench.measure(run, many, cpp=not given.no_cpp)
     print("\n".join([machine(), "", *bench.report()]))

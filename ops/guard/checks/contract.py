@@ -76,7 +76,7 @@ def check_shape(contract: Contract, name: str, datatype: object, shape: Sequence
     """Check a shape, and return the input's specification and its number of elements.
 
     Raises:
-        Refused: unknown name, another datatype, or a shape that does not fit.
+        RequestRefused: unknown name, another datatype, or a shape that does not fit.
     """
     spec = contract.inputs.get(name)
     if spec is None:
@@ -124,7 +124,7 @@ def check_binary(name: str, spec: Spec, count: int, data: memoryview) -> None:
     """Check that a tensor has as many bytes as its shape requires.
 
     Raises:
-        Refused: more, fewer, or elements of BYTES that run out of it.
+        RequestRefused: more, fewer, or elements of BYTES that run out of it.
     """
     if spec.datatype != "BYTES":
         if len(data) != count * ITEM_BYTES[spec.datatype]:
@@ -150,7 +150,7 @@ def check_range(name: str, datatype: str, values: Sequence[Any]) -> None:
     """Check that integers fit their datatype; others pass.
 
     Raises:
-        Refused: one does not.
+        RequestRefused: one does not.
     """
     if datatype in SIGNED:
         half = 1 << SIGNED[datatype] - 1
@@ -167,7 +167,7 @@ def check_complete(contract: Contract, names: Sequence[str], batches: Sequence[i
     """Check that each input comes once, no required one is missing, and all batch sizes are equal.
 
     Raises:
-        Refused: otherwise.
+        RequestRefused: otherwise.
     """
     if len(set(names)) != len(names):
         raise RequestRefused("an input is given twice; send each once")
@@ -182,7 +182,7 @@ def check_outputs(names: Sequence[str]) -> None:
     """Check that each output is requested once.
 
     Raises:
-        Refused: otherwise.
+        RequestRefused: otherwise.
     """
     if len(set(names)) != len(names):
         raise RequestRefused("an output is asked for twice; name each once")
@@ -192,7 +192,7 @@ def check_output(contract: Contract, name: str, classes: object = None) -> None:
     """Check that the model has an output, and that the classification extension can be computed.
 
     Raises:
-        Refused: otherwise.
+        RequestRefused: otherwise.
     """
     spec = contract.outputs.get(name)
     if spec is None:
@@ -230,7 +230,7 @@ def check_parameter(name: str, value: object) -> None:
     """Check that a request parameter is known and of its type.
 
     Raises:
-        Refused: otherwise.
+        RequestRefused: otherwise.
     """
     kinds = PARAMETERS.get(name)
     if kinds is None:
@@ -251,7 +251,7 @@ def check_id(value: object) -> str:
     """Check a request id.
 
     Raises:
-        Refused: not a string, or longer than 1024 characters.
+        RequestRefused: not a string, or longer than 1024 characters.
     """
     if not isinstance(value, str) or len(value) > 1024:
         raise RequestRefused("id must be a string of at most 1024 characters")

@@ -56,7 +56,7 @@ def check(contract: Contract, request: service_pb2.ModelInferRequest, name: Name
     """Check that the model can take a ModelInferRequest. `name` maps its id.
 
     Raises:
-        Refused: it does not fit the model.
+        RequestRefused: it does not fit the model.
     """
     given = check_id(request.id)
     raw = request.raw_input_contents

@@ -71,7 +71,7 @@ def infer(contract: Contract, body: bytes, head_bytes: int | None, name: Name) -
     Inference-Header-Content-Length; `name` maps its id.
 
     Raises:
-        Refused: it does not fit the model.
+        RequestRefused: it does not fit the model.
     """
     if head_bytes is not None and not 0 <= head_bytes <= len(body):
         raise RequestRefused(
@@ -108,7 +108,7 @@ def generate(contract: Contract, body: bytes, name: Name) -> Checked:
     """Check a `generate` request: one value or a flat list for each input, under the inputs' names.
 
     Raises:
-        Refused: it does not fit the model.
+        RequestRefused: it does not fit the model.
     """
     request = _object(memoryview(body), MAX_JSON_BYTES, None)
     nested = request.pop("parameters", {})

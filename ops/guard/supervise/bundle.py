@@ -23,8 +23,8 @@ def check_bundle(bundle: Path, model_id: str, gpus: str = "") -> Manifest:
     CUDA_VISIBLE_DEVICES; empty if not known yet.
 
     Raises:
-        Refused: a target that is not known, no finished bundle, one made by another toolchain or for another
-        GPU, or one that wants more GPUs than it gets.
+        BundleRefused: a target that is not known, no finished bundle, one made by another toolchain or for
+            another GPU, or one that wants more GPUs than it gets.
     """
     try:
         toolchain = toolchains.find(bundle.name)
@@ -58,7 +58,7 @@ def planned(plan: Deployment, index: int) -> Instance:
     """Return an instance of the plan.
 
     Raises:
-        Refused: the plan has fewer.
+        BundleRefused: the plan has fewer.
     """
     if index >= len(plan.instances):
         raise BundleRefused(

@@ -101,7 +101,7 @@ class Keeper:
         requests go to another instance.
 
         Raises:
-            Refused: the bundle must not be served when the first server is about to start.
+            BundleRefused: the bundle must not be served when the first server is about to start.
         """
         self._unsign()
         self.manifest = self.check()

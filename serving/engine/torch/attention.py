@@ -227,7 +227,8 @@ def attend_after(
     """
     _, heads, count, width = q.shape
     out = torch.empty(1, count, heads, width, dtype=q.dtype, device=q.device)
-    lines = MANY_QUERIES if heads * count >= BUSY else FEW_QUERIES
+    small = keys.element_size() == 2 and width <= 128  # what 64 queries need fits into shared memory
+    lines = MANY_QUERIES if small and heads * count >= BUSY else FEW_QUERIES
     _attend_after[(heads, triton.cdiv(count, lines))](
         q, keys, values, slots, start, out, q.stride(1), q.stride(2), keys.stride(0), keys.stride(1),
         count, scale, cap or 1.0,

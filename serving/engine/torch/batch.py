@@ -38,7 +38,7 @@ FEW = 4  # prompts that are read one by one, by graphs, rather than together, ke
 # What graphs read: ids of a prompt, where an encoder reads the rest and where none does, and rows.
 SHORT, WHOLE = (8,), (16, 32, 64, 128, 256)
 JOINING = (8, 4, 2, 1)
-SHORTEST = 4  # a prompt of less than this part of a piece is read alone
+SHORTEST = 4  # a prompt of less than a fourth of a piece is cheaper alone, if there is a graph for it
 RESULTS = 8  # steps of which results may be on their way to the host; three are
 
 
@@ -240,29 +240,32 @@ class DeviceBatch:
             self.where, self.read_with = _in_order(rows, where, joined), None
             read_from = list(self.where)  # before any row moves, which this step's results do not wait for
             reading = [i for i, row in enumerate(rows) if id(row) not in stepping]
+            mixed = self._mixable(rows, reading)
+            reading = [i for i in reading if i not in mixed]
             slots = [read_from[i] for i in reading]
-            read = None
-            if self._mixes(rows, reading):
-                self.pending = self._launch_mixed(rows, reading[0])
-            else:
-                read = self._read([rows[i] for i in reading], slots) if reading else None
-                if all(row.choice is not None for row in rows):
-                    self.pending = self._launch(self._compact(rows))
+            read = self._read([rows[i] for i in reading], slots) if reading else None
+            if mixed:
+                self.pending = self._launch_mixed(rows, mixed[0])
+            elif all(row.choice is not None for row in rows):
+                self.pending = self._launch(self._compact(rows))
             self._encode_on()
             ran = [i for i, row in enumerate(rows) if id(row) in stepping]
             parts = (pending, ran, [*stepping.values()]), (read, reading, slots)
             return self._result(rows, parts, read_from)
 
-    def _mixes(self, rows: Sequence[Row], reading: Sequence[int]) -> bool:
-        """Tell whether the next step can read the one prompt, or piece, that is to be read: weights are then
-        read once. Its first id comes with that step's. A short prompt is cheaper alone.
+    def _mixable(self, rows: Sequence[Row], reading: Sequence[int]) -> list[int]:
+        """Return the row, if any, whose prompt or piece the next step of the others can read, which then read
+        the weights once; the longest of those `reading`. Its first id comes with that step's.
         """
-        if len(reading) != 1 or len(rows) == 1 or not self.mixed:
-            return False
-        row = rows[reading[0]]
-        long = row.before or SHORTEST * len(row.ids) >= self.piece
-        fits = long and self._is_piece(row) and len(row.before) + self.piece <= self.positions
-        return bool(fits) and all(one.choice is not None for one in rows)
+        if len(rows) == 1 or not self.mixed or any(row.choice is None for row in rows):
+            return []
+        return sorted((i for i in reading if self._mixes(rows[i])), key=lambda i: -len(rows[i].ids))[:1]
+
+    def _mixes(self, row: Row) -> bool:
+        """Tell whether a step can read a row's ids, and a graph for short prompts cannot."""
+        count, start = len(row.ids), len(row.before)
+        short = not start and SHORTEST * count < self.piece and _is_plain(row) and self._graph_for([count])
+        return not short and self._is_piece(row) and start + self.piece <= self.positions
 
     def _launch_mixed(self, rows: Sequence[Row], reading: int) -> PendingStep:
         """Queue a step of all other rows that reads a piece as well."""

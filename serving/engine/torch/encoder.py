@@ -40,7 +40,7 @@ class TorchEncoder:
 
     @torch.inference_mode()
     def encode(self, **inputs: NDArray[Any]) -> NDArray[np.float32]:
-        """See Encoder."""
+        """See EncoderRuntime."""
         tensors = {name: self.device.upload(array) for name, array in inputs.items()}
         if "pixels" in tensors:
             tensors["pixels"] = tensors["pixels"].to(self.device.dtype)

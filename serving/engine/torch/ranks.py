@@ -36,7 +36,8 @@ from .runtime import EncoderSource, TorchRuntime
 from .sharding import Share
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
-# A row as it is told: its parent, new ids and position; for a new row also memory, bias, choice and table.
+# A row as it is told: parent, new ids, position, how many ids of its prompt come later; then how many came
+# before, or for a new row its memory, bias, choice and table.
 Told = tuple[Any, ...]
 
 

@@ -24,6 +24,8 @@ from serving.engine.torch.kernels import choose, gate, norm, norm_rows8, product
 pytestmark = pytest.mark.slow  # torch, and Triton's interpreter
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+ON_GPU = pytest.mark.skipif(DEVICE == "cpu", reason="takes a minute in Triton's interpreter")
+LARGE = pytest.param(30, 260, 32, 128, 4, marks=ON_GPU)
 
 
 @pytest.mark.parametrize("relative", [False, True])
@@ -81,7 +83,7 @@ def test_attention_within_a_window_is_torchs(rows: int, positions: int, window: 
 @pytest.mark.parametrize(("window", "cap"), [(0, 0.0), (9, 0.0), (70, 2.5)])
 @pytest.mark.parametrize(
     ("start", "count", "heads", "width", "shared"),
-    [(0, 5, 4, 32, 2), (100, 33, 4, 40, 1), (64, 64, 2, 64, 1), (17, 65, 8, 16, 4)],
+    [(0, 5, 4, 32, 2), (100, 33, 4, 40, 1), (64, 64, 2, 64, 1), (17, 65, 8, 16, 4), LARGE],
 )
 def test_attention_after_what_was_read_is_torchs(
     start: int, count: int, heads: int, width: int, shared: int, window: int, cap: float
