@@ -24,7 +24,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from conch.bundle import EngineFacts
-from serving.architectures.transformer import Shape, Transformer
+from serving.architectures.shape import Shape
+from serving.architectures.transformer import Transformer
 from serving.engine.runtime import Row
 from serving.engine.sampling import Sampling
 from serving.engine.torch import load

@@ -19,7 +19,8 @@ import torch
 
 from conch.bundle import EngineFacts
 from serving.architectures import pictures
-from serving.architectures.transformer import Shape, Transformer
+from serving.architectures.shape import Shape
+from serving.architectures.transformer import Transformer
 
 from ..pictures import Unsupported
 

@@ -10,7 +10,7 @@ import torch
 from transformers import BartConfig, BartForConditionalGeneration
 
 from conch.bundle import EngineFacts
-from serving.architectures.transformer import Shape
+from serving.architectures.shape import Shape
 
 from . import encoder_decoder, facts_of, renamed
 from .arguments import Arguments

@@ -8,7 +8,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from conch.bundle import EngineFacts
-from serving.architectures.transformer import Shape
+from serving.architectures.shape import Shape
 
 from . import facts_of, renamed
 from .arguments import Arguments

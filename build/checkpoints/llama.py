@@ -13,7 +13,8 @@ from torch.nn.functional import pad
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from conch.bundle import EngineFacts
-from serving.architectures.transformer import ACTIVATIONS, Shape
+from serving.architectures.layers import ACTIVATIONS
+from serving.architectures.shape import Shape
 
 from ..pictures import Unsupported
 from . import end_ids, facts_of, renamed

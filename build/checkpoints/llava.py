@@ -13,7 +13,7 @@ from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForCon
 from conch.bundle import EngineFacts, PictureFacts, PicturePrompt
 from serving.architectures import pictures as architecture
 from serving.architectures.clip import ACTIVATIONS, Tower
-from serving.architectures.transformer import Shape
+from serving.architectures.shape import Shape
 
 from .. import pictures as files
 from ..pictures import Unsupported

@@ -9,7 +9,7 @@ import torch
 from transformers import OPTConfig, OPTForCausalLM
 
 from conch.bundle import EngineFacts
-from serving.architectures.transformer import Shape
+from serving.architectures.shape import Shape
 
 from ..pictures import Unsupported
 from . import renamed

@@ -13,7 +13,7 @@ from transformers import T5Config, T5ForConditionalGeneration
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from conch.bundle import EngineFacts
-from serving.architectures.transformer import Shape
+from serving.architectures.shape import Shape
 
 from . import facts_of, renamed
 from .arguments import Arguments

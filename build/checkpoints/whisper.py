@@ -8,7 +8,7 @@ import torch
 from transformers import WhisperConfig, WhisperForConditionalGeneration
 
 from conch.bundle import EngineFacts
-from serving.architectures.transformer import Shape
+from serving.architectures.shape import Shape
 
 from ..whisper_vocabulary import ALIGNMENT_HEADS
 from . import encoder_decoder, facts_of, renamed

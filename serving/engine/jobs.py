@@ -10,6 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from conch.bundle import EngineFacts
+
+from ..errors import BadRequest
 from .guidance import Guide
 from .runtime import Memory, Row
 from .sampling import Hypothesis, Looked, Sampling
@@ -111,6 +114,32 @@ class Job:
 
     def __post_init__(self) -> None:
         self.strategy = strategy(self.prompt, self.sampling, self.guide)
+
+    def check(self, facts: EngineFacts, limits: Limits) -> None:
+        """Check that an engine can run it.
+
+        Raises:
+            BadRequest: prompt and max_tokens do not fit, too many beams, or an output that it does not give.
+        """
+        positions = facts.positions
+        if self.align and not facts.aligns:
+            raise BadRequest("return_cross_attention is not supported by this engine; omit it")
+        if self.attend and not facts.attends:
+            raise BadRequest("return_step_attention is not supported by this engine; omit it")
+        if self.attend and self.align:
+            raise BadRequest("return_step_attention cannot be combined with return_cross_attention; omit one")
+        if not self.prompt:
+            raise BadRequest("decoder_input_ids is empty; send at least the start id")
+        if len(self.prompt) >= positions:
+            raise BadRequest(
+                f"the prompt has {len(self.prompt)} ids, this model has {positions} positions; shorten it"
+            )
+        if not 1 <= self.sampling.beam_width <= limits.max_rows:
+            raise BadRequest(
+                f"beam_width is {self.sampling.beam_width}, this engine takes 1 to {limits.max_rows}"
+            )
+        if not 1 <= self.sampling.max_tokens <= positions - len(self.prompt):
+            raise BadRequest(f"request_output_len is {self.sampling.max_tokens}; it must be at least 1")
 
     @property
     def steps(self) -> int:

@@ -13,25 +13,20 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from heapq import nsmallest
 from itertools import islice
 from math import isfinite
 
 from ..errors import BadRequest, QueueFull
 from .jobs import DEFAULTS, Job, Limits
+from .leaving import Leaving
 from .metrics import EngineMetrics
 from .runtime import Memory, Runtime, Step
 from .sampling import Scores
 from .strategies import Single
 from .tracing import Spans
 
-# A request may come a little after the word that stops it; later its id may be another's.
-STOPPED_SECONDS = 10.0
 MEASURE_SECONDS = 0.1  # between two looks at how full the batch is
 LOOK_SECONDS = 0.02  # between two looks at who was stopped or has left
-# Between two questions whether a client is there, and how many are asked for in one look: Triton is asked by
-# a message, which takes up to a millisecond of a busy CPU, and no step runs meanwhile.
-ASK_SECONDS, ASKED_AT_ONCE = 0.5, 8
 ALONE = 8  # times as many ids of prompts are read at once where no text waits for them
 
 
@@ -50,7 +45,7 @@ class Scheduler:
         self.metrics.rows_most.set(limits.max_rows)
         self.wake = threading.Condition()
         self.stopping = False
-        self.stopped: dict[str, float] = {}
+        self.leaving = Leaving()
         self.thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
         self.answering, self.sending = ThreadPoolExecutor(1, "answers"), list[Job]()
 
@@ -73,7 +68,7 @@ class Scheduler:
             QueueFull: `limits.max_queue` requests wait already.
             BadRequest: prompt and max_tokens do not fit, or too many beams.
         """
-        self._check(job)
+        job.check(self.runtime.facts, self.limits)
         if job.source is not None:
             job.source = self.runtime.prepare(job.source)
         with self.wake:
@@ -88,40 +83,11 @@ class Scheduler:
             self.wake.notify()
 
     def drop(self, request_id: str) -> None:
-        """Stop every request of this id, or, if there is none, what arrives under it within STOPPED_SECONDS.
-        A client may reuse an id at once.
-        """
-        now = time.monotonic()
+        """Stop every request of this id, see `Leaving.stop`."""
         with self.wake:
             there = (*self.waiting, *self.admitting, *self.encoding, *self.running, *self.sending)
-            found = [job for job in there if job.request_id == request_id]
-            for job in found:
-                job.stopped = True
-            self.stopped = {name: until for name, until in self.stopped.items() if until > now}
-            if not found:
-                self.stopped[request_id] = now + STOPPED_SECONDS
+            self.leaving.stop(request_id, there)
             self.wake.notify()
-
-    def _check(self, job: Job) -> None:
-        positions = self.runtime.facts.positions
-        if job.align and not self.runtime.facts.aligns:
-            raise BadRequest("return_cross_attention is not supported by this engine; omit it")
-        if job.attend and not self.runtime.facts.attends:
-            raise BadRequest("return_step_attention is not supported by this engine; omit it")
-        if job.attend and job.align:
-            raise BadRequest("return_step_attention cannot be combined with return_cross_attention; omit one")
-        if not job.prompt:
-            raise BadRequest("decoder_input_ids is empty; send at least the start id")
-        if len(job.prompt) >= positions:
-            raise BadRequest(
-                f"the prompt has {len(job.prompt)} ids, this model has {positions} positions; shorten it"
-            )
-        if not 1 <= job.sampling.beam_width <= self.limits.max_rows:
-            raise BadRequest(
-                f"beam_width is {job.sampling.beam_width}, this engine takes 1 to {self.limits.max_rows}"
-            )
-        if not 1 <= job.sampling.max_tokens <= positions - len(job.prompt):
-            raise BadRequest(f"request_output_len is {job.sampling.max_tokens}; it must be at least 1")
 
     def _run(self) -> None:
         while True:
@@ -389,12 +355,8 @@ class Scheduler:
 
     def release_cancelled(self) -> None:
         """Drop cancelled requests. Their rows are freed before their listeners are told."""
-        now = time.monotonic()
         with self.wake:
-            there = (*self.running, *self.encoding, *self.waiting)
-            due = nsmallest(ASKED_AT_ONCE, there, key=lambda job: job.asked)
-            left = {id(job) for job in due if self._left(job, now)}
-            leaving = [job for job in there if id(job) in left or self._stopped(job, now)]
+            leaving = self.leaving.of((*self.running, *self.encoding, *self.waiting))
             if not leaving:
                 return
             gone = {id(job) for job in leaving}
@@ -403,16 +365,6 @@ class Scheduler:
             self.waiting = deque(job for job in self.waiting if id(job) not in gone)
         for job in leaving:
             self._tell_dropped(job)
-
-    def _stopped(self, job: Job, now: float) -> bool:
-        return job.stopped or self.stopped.get(job.request_id, 0.0) > now
-
-    @staticmethod
-    def _left(job: Job, now: float) -> bool:
-        if now - job.asked < ASK_SECONDS:
-            return False
-        job.asked = now
-        return job.listener.cancelled()
 
     def _tell_dropped(self, job: Job) -> None:
         if job.listener.cancelled():

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from build import checkpoints
 from build.checkpoints.arguments import Arguments, parse, write_pictures, write_tokenizer
-from serving.architectures.transformer import AlignmentCaches, Encoder, Shape, Transformer
+from serving.architectures.shape import Shape
+from serving.architectures.transformer import AlignmentCaches, Encoder, Transformer
 
 from .stateful import compress, decoder_graph, memories, rename
 

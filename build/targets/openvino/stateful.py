@@ -27,7 +27,9 @@ from openvino._offline_transformations import apply_make_stateful_transformation
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from serving.architectures.transformer import Decoder, Shape, capped
+from serving.architectures.layers import capped
+from serving.architectures.shape import Shape
+from serving.architectures.transformer import Decoder
 
 GROUP = 32  # inputs that share a scale of 4-bit weights
 

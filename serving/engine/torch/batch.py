@@ -8,9 +8,7 @@ wait for it.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import cycle
 from typing import Any
@@ -23,16 +21,17 @@ from torch import Tensor
 from serving.architectures.transformer import Decoder
 
 from ..runtime import Row, Step
-from ..sampling import Looked, Sampling
+from ..sampling import Looked
 from .caches import Arena, Mixed, Reading, Stepping, Watch
 from .choosing import Choices, simple
 from .device import Device, worth_recording
 from .looking import Looking
-from .pieces import Coming, Pieces
+from .pieces import Pieces
+from .rows import biased, in_order, is_plain, numbered, scored
+from .slots import Buffers, Joining, PendingStep, Slot
 
 # Rows that a graph is recorded for; a step takes the next larger one.
 BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
-LIKELIEST = Sampling(max_tokens=1, end_id=-1)
 READ_AT_ONCE = 4096  # ids of prompts, padding included
 FEW = 4  # prompts that are read one by one, by graphs, rather than together, kernel by kernel
 # What graphs read: ids of a prompt, where an encoder reads the rest and where none does, and rows.
@@ -40,84 +39,6 @@ SHORT, WHOLE = (8,), (16, 32, 64, 128, 256)
 JOINING = (8, 4, 2, 1)
 SHORTEST = 4  # a prompt of less than a fourth of a piece is cheaper alone, if there is a graph for it
 RESULTS = 8  # steps of which results may be on their way to the host; three are
-
-
-@dataclass(frozen=True, eq=False)
-class TorchMemory:
-    """An encoder output, [2 * layers, heads, length, head width], valid once the work in `coming` is done."""
-
-    parts: Tensor
-    length: int
-    coming: Coming
-
-    def ready(self, *, wait: bool = False) -> bool:
-        """See runtime.Memory."""
-        return self.coming.ready(wait=wait)
-
-    @property
-    def failed(self) -> Exception | None:
-        """See runtime.Memory."""
-        return self.coming.error
-
-    def arrive(self, stream: Any) -> None:
-        """Make work queued on `stream` from now on wait for it."""
-        self.coming.queue()
-        if self.coming.event is not None:
-            stream.wait_event(self.coming.event)
-            self.parts.record_stream(stream)
-
-
-@dataclass(frozen=True)
-class PendingStep:
-    """A step that was started: ids and log probabilities of all slots, on the host after `event`."""
-
-    ids: Tensor
-    log_probs: Tensor
-    event: Any
-
-    def result(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Wait for it and return int64 [rows] ids and float32 [rows] log probabilities."""
-        if self.event is not None:
-            self.event.synchronize()
-        return self.ids.numpy(), self.log_probs.numpy()
-
-
-@dataclass
-class Slot:
-    """Contents of a slot: its encoder output, also after its row has gone, whether the row needs neither
-    penalties nor random numbers, and whether its cross-attention is requested.
-    """
-
-    memory: Callable[[], TorchMemory | None] = lambda: None
-    plain: bool = True
-    attends: bool = False
-
-    def fill(self, row: Row) -> None:
-        """Assign it to a row."""
-        self.memory = (lambda: None) if row.memory is None else weakref.ref(row.memory)
-        self.plain = row.choice is None or simple(row.choice)
-        self.attends = row.attend
-
-
-@dataclass
-class Buffers:
-    """Tensors that steps read and write, [slots] each: the last id, and the results."""
-
-    ids: Tensor
-    chosen: Tensor
-    log_probs: Tensor
-    logits: Tensor
-    graphs: dict[tuple[int, bool], Callable[[], object]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Joining:
-    """Reads the prompts of a fixed number of rows, padded to one length. `given`, int64 [length + 2, rows],
-    has ids, slots, and the number of ids.
-    """
-
-    given: Tensor
-    read: Callable[[], object]
 
 
 class DeviceBatch:
@@ -237,7 +158,7 @@ class DeviceBatch:
                 pending, sources = self._launch([where[i] for i in step]), where
             joined = self._join([row for row in rows if row.parent is None], where)
             stepping = {id(old[i]): sources[i] for i in step}
-            self.where, self.read_with = _in_order(rows, where, joined), None
+            self.where, self.read_with = in_order(rows, where, joined), None
             read_from = list(self.where)  # before any row moves, which this step's results do not wait for
             reading = [i for i, row in enumerate(rows) if id(row) not in stepping]
             mixed = self._mixable(rows, reading)
@@ -264,7 +185,7 @@ class DeviceBatch:
     def _mixes(self, row: Row) -> bool:
         """Tell whether a step can read a row's ids, and a graph for short prompts cannot."""
         count, start = len(row.ids), len(row.before)
-        short = not start and SHORTEST * count < self.piece and _is_plain(row) and self._graph_for([count])
+        short = not start and SHORTEST * count < self.piece and is_plain(row) and self._graph_for([count])
         return not short and self._is_piece(row) and start + self.piece <= self.positions
 
     def _launch_mixed(self, rows: Sequence[Row], reading: int) -> PendingStep:
@@ -369,11 +290,11 @@ class DeviceBatch:
         for i in (i for i in order if rows[i].before):
             self._read_piece(rows[i], slots[i])
         order = [i for i in order if not rows[i].before]
-        plain = [i for i in order if _is_plain(rows[i])]
+        plain = [i for i in order if is_plain(rows[i])]
         while size := self._graph_for([len(rows[i].ids) for i in plain]):
             some, plain = plain[: size[0]], plain[size[0] :]
             self._read_by_graph([rows[i] for i in some], [slots[i] for i in some], size)
-        order = [i for i in order if i in plain or not _is_plain(rows[i])]
+        order = [i for i in order if i in plain or not is_plain(rows[i])]
         if self.device.gpu and len(order) <= FEW and all(self._is_piece(rows[i]) for i in order):
             for i in order:
                 self._read_piece(rows[i], slots[i])
@@ -430,7 +351,7 @@ class DeviceBatch:
 
     def _read_group(self, rows: Sequence[Row], slots: Sequence[int], start: Tensor | None = None) -> None:
         """Read prompts without a graph. `start` is, for a single row, the number of ids read before."""
-        device, (ids, whole) = self.device, _numbered(rows, self.decoder.shape.vocabulary)
+        device, (ids, whole) = self.device, numbered(rows, self.decoder.shape.vocabulary)
         table = None if whole is None else device.upload(whole).to(device.dtype)
         places = device.upload(np.array(slots, np.int64))
         lengths = device.upload(np.array([len(row.ids) for row in rows], np.int64))
@@ -439,7 +360,7 @@ class DeviceBatch:
 
     def _begin(self, rows: Sequence[Row], slots: Sequence[int]) -> bool:
         """Set up what rows request, and tell whether none needs penalties or random numbers."""
-        asked = [row.choice or _biased(row) for row in rows]
+        asked = [row.choice or biased(row) for row in rows]
         self.choices.begin(self.device, slots, asked, [(*row.before, *row.ids) for row in rows])
         return all(simple(one) for one in asked)
 
@@ -560,59 +481,6 @@ class DeviceBatch:
             for one in (self.buffers.chosen, self.buffers.log_probs)
         )
         return ids, log_probs
-
-
-def scored(decoder: Decoder, x: Tensor, out: Tensor | None = None) -> Tensor:
-    """Compute logits float32 [rows, vocabulary] of x [rows, width], into `out` if given; half-precision
-    products are summed and stored in float32.
-    """
-    logits, cap = _scored(decoder.head, x, out), decoder.shape.logit_cap
-    return logits.div_(cap).tanh_().mul_(cap) if cap else logits
-
-
-def _scored(head: Any, x: Tensor, out: Tensor | None) -> Tensor:
-    if not x.is_cuda or x.dtype == torch.float32:
-        logits = head(x).float()
-        return logits if out is None else out.copy_(logits)
-    if out is None:
-        out = torch.empty(len(x), head.weight.shape[0], dtype=torch.float32, device=x.device)
-    from .kernels import alone, product
-
-    if alone(x, head.weight):
-        return product(x, head.weight, head.bias, out=out)
-    torch.mm(x, head.weight.t(), out_dtype=torch.float32, out=out)
-    return out if head.bias is None else out.add_(head.bias)
-
-
-def _in_order(rows: Sequence[Row], old: Sequence[int], fresh: Sequence[int]) -> list[int]:
-    """Return the slots of all rows, from those that ran and those that join."""
-    running, joining = iter(old), iter(fresh)
-    return [next(joining) if row.parent is None else next(running) for row in rows]
-
-
-def _numbered(rows: Sequence[Row], vocabulary: int) -> tuple[NDArray[np.int64], NDArray[Any] | None]:
-    """Return ids of prompts, [rows, longest] padded with zeros, and the tables of all rows joined, [n,
-    prompt_width], if there are any: ids from the vocabulary's end on are shifted to where their row's table
-    starts.
-    """
-    ids, tables, before = np.zeros((len(rows), max(len(row.ids) for row in rows)), np.int64), [], 0
-    for line, row in zip(ids, rows, strict=True):
-        own = np.array(row.ids, np.int64)
-        line[: len(own)] = np.where(own < vocabulary, own, own + before)
-        if row.table is not None:
-            tables.append(row.table)
-            before += len(row.table)
-    return ids, np.concatenate(tables) if tables else None
-
-
-def _is_plain(row: Row) -> bool:
-    """Tell whether a graph can read its prompt."""
-    return row.table is None and (row.choice is None or simple(row.choice))
-
-
-def _biased(row: Row) -> Sampling:
-    """Return the likeliest id under its bias of a row that the host chooses for."""
-    return Sampling(max_tokens=1, end_id=-1, bias=row.bias) if row.bias is not None else LIKELIEST
 
 
 def _kernels(device: Device) -> tuple[Any, Any]:

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from serving.architectures.transformer import Decoder, Shape, capped
+from serving.architectures.layers import capped
+from serving.architectures.shape import Shape
+from serving.architectures.transformer import Decoder
 
 from .device import Device, attention
 

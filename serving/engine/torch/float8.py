@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from serving.architectures.transformer import Encoder, FeedForward
+from serving.architectures.layers import FeedForward
+from serving.architectures.transformer import Encoder
 
 from .device import Device, NoGpu
 

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from serving.architectures.transformer import ACTIVATIONS, FeedForward, Layer, Transformer, joined
+from serving.architectures.layers import ACTIVATIONS, FeedForward, Layer, joined
+from serving.architectures.transformer import Transformer
 
 from .kernels import alone, gate, norm, product, turn
 from .sharding import SummedLinear

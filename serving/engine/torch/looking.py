@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from serving.architectures.transformer import Shape
+from serving.architectures.shape import Shape
 
 from .device import Device
 

@@ -30,10 +30,12 @@ from conch.names import RANK_MODULE
 
 from ..runtime import Row, Step
 from ..sampling import Sampling
-from .batch import DeviceBatch, TorchMemory
+from .batch import DeviceBatch
 from .device import NoGpu
-from .runtime import EncoderSource, TorchRuntime
+from .runtime import TorchRuntime
 from .sharding import Share
+from .slots import TorchMemory
+from .staging import EncoderSource
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # A row as it is told: parent, new ids, position, how many ids of its prompt come later; then how many came

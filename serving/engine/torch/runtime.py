@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,62 +18,27 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from conch.bundle import EngineFacts
-from serving.architectures.transformer import AlignmentCaches, Encoder, Shape, Transformer
+from serving.architectures.shape import Shape
+from serving.architectures.transformer import AlignmentCaches, Encoder, Transformer
 
 from ...audio.log_mel import HOP
 from ..sampling import Sampling
-from .batch import DeviceBatch, TorchMemory
+from .batch import DeviceBatch
 from .choosing import on_device
 from .device import Device, attention
 from .float8 import to_float8
 from .log_mel import LogMel
 from .sharding import Share, part_of, spread, weights
+from .slots import TorchMemory
+from .staging import PART, EncoderSource, Staging, same_sound
 from .texts import TorchTextEncoder
 
 AT_ONCE = 8  # recordings that are encoded together at most
 LAYERS_AT_ONCE = 2  # of an encoder, between two decoder steps
-PART = 64  # every so many samples or features of a sound are hashed
 ALIGNED_TO = 64  # and texts that are aligned a graph
 REMEMBERED = 2 << 30  # bytes of memories kept for a second look at the same sound
 FEW = 8  # that are kept however large they are
 WEIGHTS = "model.safetensors"
-
-
-@dataclass(frozen=True)
-class EncoderSource:
-    """An encoder's input: a hash of all of it or, for audio, of a part; and samples float32 [160 * frames] in
-    pinned memory, features [frames, mels], or ids int64 [n].
-    """
-
-    key: bytes
-    data: Tensor
-
-
-class Staging:
-    """Pinned memory for audio on its way to the device: as many buffers for a whole window of samples as may
-    wait or be cached, used in turn; more audio, and features, get their own. A copy from other memory would
-    wait for all encoders queued before it, and every step with it.
-    """
-
-    def __init__(self, device: Device, count: int, samples: int) -> None:
-        self.pins = device.gpu
-        made = (torch.zeros(samples, pin_memory=True) for _ in range(count))
-        self.free: list[Tensor] = list(made) if device.gpu else []
-
-    @torch.inference_mode()
-    def take(self, source: NDArray[Any]) -> Tensor:
-        """Copy the source, in its shape and dtype; its buffer is reused when nothing references the copy."""
-        try:
-            buffer = self.free.pop() if source.ndim == 1 else None
-        except IndexError:
-            buffer = None
-        if buffer is None:
-            whole = torch.from_numpy(source)
-            return whole.pin_memory() if self.pins else whole.clone()
-        staged = buffer[: len(source)]
-        staged.copy_(torch.from_numpy(source))
-        weakref.finalize(staged, self.free.append, buffer)
-        return staged
 
 
 @dataclass(frozen=True)
@@ -192,7 +156,7 @@ class TorchRuntime:
         """
         fresh: list[EncoderSource] = []
         for source in sources:
-            if self._known(source) is None and not any(_same(source, other) for other in fresh):
+            if self._known(source) is None and not any(same_sound(source, other) for other in fresh):
                 fresh.append(source)
         made = [one for group in self._groups(fresh) for one in self._encoded(group)]
         found = [self._known(source) or _of(source, made) for source in sources]
@@ -203,7 +167,7 @@ class TorchRuntime:
     def _known(self, source: EncoderSource) -> TorchMemory | None:
         """Return the cached encoder output of the same input, if there is one."""
         known = self.recent.get(source.key)
-        return known[1] if known and known[1].failed is None and _same(source, known[0]) else None
+        return known[1] if known and known[1].failed is None and same_sound(source, known[0]) else None
 
     def _keep(self, source: EncoderSource, memory: TorchMemory) -> None:
         self.recent[source.key] = (source, memory)
@@ -403,16 +367,9 @@ def _room(rows: int) -> Iterator[None]:
         ) from None
 
 
-def _same(one: EncoderSource, other: EncoderSource) -> bool:
-    """Tell whether they are equal in all respects."""
-    return one.key == other.key and (
-        one.data is other.data or (one.data.dtype == other.data.dtype and torch.equal(one.data, other.data))
-    )
-
-
 def _of(source: EncoderSource, made: Sequence[tuple[EncoderSource, TorchMemory]]) -> TorchMemory:
     """Return what was computed from it."""
-    return next(memory for each, memory in made if _same(source, each))
+    return next(memory for each, memory in made if same_sound(source, each))
 
 
 def _loaded(shape: Shape, file: Path, device: Device, share: Share | None) -> Transformer:

@@ -16,7 +16,8 @@ from safetensors import safe_open
 from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 
-from serving.architectures.transformer import Shape, Transformer
+from serving.architectures.shape import Shape
+from serving.architectures.transformer import Transformer
 
 # Which dimension of a weight is divided, by its name; what is not named is whole everywhere.
 DIVIDED = (

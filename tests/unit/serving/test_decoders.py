@@ -18,8 +18,9 @@ from serving.engine.jobs import Limits
 from serving.engine.runtime import Row
 from serving.engine.scheduler import Scheduler
 from serving.engine.strategies import strategy
-from serving.engine.torch.batch import DeviceBatch, PendingStep
+from serving.engine.torch.batch import DeviceBatch
 from serving.engine.torch.ranks import LeadingRuntime
+from serving.engine.torch.slots import PendingStep
 
 from ..engines import export, runtime
 from .test_text_engines import FEW, VOCABULARY, job, prompts, theirs

@@ -148,7 +148,7 @@ def test_cancellation_frees_the_row(
     monkeypatch: pytest.MonkeyPatch, scheduler: Scheduler, speech: list[tuple[SpeechClip, np.ndarray]]
 ) -> None:
     """A cancelled request leaves with the next look at who has left."""
-    monkeypatch.setattr("serving.engine.scheduler.ASK_SECONDS", 0.0)
+    monkeypatch.setattr("serving.engine.leaving.ASK_SECONDS", 0.0)
     clip, features = speech[0]
     listener = Begun()
     endless = Sampling(max_tokens=440, end_id=END, min_tokens=440)

@@ -14,7 +14,8 @@ from torch.nn import functional as F
 
 pytest.importorskip("triton", reason="this build of torch brings no Triton")
 
-from serving.architectures.transformer import Shape, Transformer
+from serving.architectures.shape import Shape
+from serving.architectures.transformer import Transformer
 from serving.engine.torch.fused import fuse
 
 pytestmark = pytest.mark.slow  # torch, and Triton's interpreter

@@ -12,7 +12,7 @@ import torch
 
 pytest.importorskip("triton", reason="this build of torch brings no Triton")
 
-from serving.architectures.transformer import turned
+from serving.architectures.layers import turned
 from serving.engine.sampling import Sampling, TimestampRules
 from serving.engine.torch.attention import attend, attend_after
 from serving.engine.torch.caches import plain_attend, plain_attend_after

@@ -247,7 +247,7 @@ def test_a_stop_finds_an_answer_that_is_being_sent(monkeypatch: pytest.MonkeyPat
     scheduler.step()
     assert scheduler.sending == [job]
     scheduler.drop("a")
-    assert not scheduler.stopped
+    assert not scheduler.leaving.stopped
     fetched.set()
     assert len(heard.wait(10)[0].ids) == 1
     scheduler.answering.shutdown()

@@ -18,7 +18,8 @@ from serving.engine.sampling import Sampling
 from serving.engine.scheduler import Scheduler
 from serving.engine.torch import runtime as module
 from serving.engine.torch.pieces import Pieces
-from serving.engine.torch.runtime import AT_ONCE, PART, TorchRuntime
+from serving.engine.torch.runtime import AT_ONCE, TorchRuntime
+from serving.engine.torch.staging import PART
 
 from ..conftest import MINIATURE
 from ..engines import export

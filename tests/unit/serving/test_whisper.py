@@ -11,7 +11,7 @@ import pytest
 
 from conch.bundle import ENGINE, PARAMETERS
 from miniatures.training.speech.clips import Clipper
-from serving.architectures.transformer import MOST_HEADS, Shape
+from serving.architectures.shape import MOST_HEADS, Shape
 from serving.audio.whisper import Whisper, begun, ended
 from serving.engine.answers import Answers
 from serving.engine.collected import Collected

@@ -1,0 +1,51 @@
+"""Requests that were stopped, and clients that have left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from heapq import nsmallest
+
+from .jobs import Job
+
+# A request may come a little after the word that stops it; later its id may be another's.
+STOPPED_SECONDS = 10.0
+# Between two questions whether a client is there, and how many are asked for in one look: Triton is asked by
+# a message, which takes up to a millisecond of a busy CPU, and no step runs meanwhile.
+ASK_SECONDS, ASKED_AT_ONCE = 0.5, 8
+
+
+class Leaving:
+    """Ids of requests that were stopped before they came, and until when they count."""
+
+    def __init__(self) -> None:
+        self.stopped: dict[str, float] = {}
+
+    def stop(self, request_id: str, jobs: Sequence[Job]) -> None:
+        """Stop every one of `jobs` with this id, or, if there is none, what arrives under it within
+        STOPPED_SECONDS. A client may reuse an id at once.
+        """
+        now = time.monotonic()
+        found = [job for job in jobs if job.request_id == request_id]
+        for job in found:
+            job.stopped = True
+        self.stopped = {name: until for name, until in self.stopped.items() if until > now}
+        if not found:
+            self.stopped[request_id] = now + STOPPED_SECONDS
+
+    def of(self, jobs: Sequence[Job]) -> list[Job]:
+        """Return those that were stopped or whose clients have left; a few clients are asked for."""
+        now = time.monotonic()
+        due = nsmallest(ASKED_AT_ONCE, jobs, key=lambda job: job.asked)
+        left = {id(job) for job in due if self._left(job, now)}
+        return [job for job in jobs if id(job) in left or self._stopped(job, now)]
+
+    def _stopped(self, job: Job, now: float) -> bool:
+        return job.stopped or self.stopped.get(job.request_id, 0.0) > now
+
+    @staticmethod
+    def _left(job: Job, now: float) -> bool:
+        if now - job.asked < ASK_SECONDS:
+            return False
+        job.asked = now
+        return job.listener.cancelled()
