@@ -23,7 +23,6 @@ from faster_whisper import WhisperModel
 from numpy.typing import NDArray
 
 from conch.whisper import text_prefix
-from speech import media
 from speech.cutters import PauseCutter, TurnCutter
 from speech.options import Options
 from speech.transcript import Transcript
@@ -40,10 +39,10 @@ from .recordings import (
     conditions,
     jfk,
     join,
+    more,
     music,
     noisy,
     pink,
-    trimmed,
     utterances,
 )
 from .reference import Transformers, apart, openai_model, openai_words
@@ -82,18 +81,6 @@ class Report:
         if not met:
             self.missed.append(what)
             self.line("MISSED", what)
-
-
-def more(folder: Path | None) -> list[Utterance]:
-    """Load a user's own recordings: NAME.wav next to NAME.txt."""
-    texts = sorted(folder.glob("*.txt")) if folder else []
-    return [
-        Utterance(
-            path.read_text("utf-8").strip(),
-            trimmed(media.decode(path.with_suffix(".wav"), max_seconds=600, time_limit=60)),
-        )
-        for path in texts
-    ]
 
 
 def recordings(said: list[Utterance], order: int = 0) -> Iterator[tuple[str, Recording]]:

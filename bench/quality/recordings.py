@@ -79,6 +79,18 @@ def utterances(weights: Path, most: int | None = None) -> list[Utterance]:
     return [*spoken, replace(real, wave=trimmed(real.wave))]
 
 
+def more(folder: Path | None) -> list[Utterance]:
+    """Load a user's own recordings: NAME.wav next to NAME.txt."""
+    texts = sorted(folder.glob("*.txt")) if folder else []
+    return [
+        Utterance(
+            path.read_text("utf-8").strip(),
+            trimmed(media.decode(path.with_suffix(".wav"), max_seconds=600, time_limit=60)),
+        )
+        for path in texts
+    ]
+
+
 def join(parts: Sequence[Utterance], pauses: tuple[float, float], seed: int) -> Recording:
     """Join utterances with pauses of random lengths, each speaker at their own level."""
     rng = np.random.default_rng(seed)

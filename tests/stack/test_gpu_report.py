@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.gpu_report import ROUNDS, DeploymentClient, differences
+from scripts.gpu_client import DeploymentClient
+from scripts.gpu_report import ROUNDS, differences
 from tests.fakes.nvidia_image import make_plain_image
 from tests.ports import first_port
 
