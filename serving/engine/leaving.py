@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from heapq import nsmallest
 
@@ -21,11 +20,10 @@ class Leaving:
     def __init__(self) -> None:
         self.stopped: dict[str, float] = {}
 
-    def stop(self, request_id: str, jobs: Sequence[Job]) -> None:
+    def stop(self, request_id: str, jobs: Sequence[Job], now: float) -> None:
         """Stop every one of `jobs` with this id, or, if there is none, what arrives under it within
-        STOPPED_SECONDS. A client may reuse an id at once.
+        STOPPED_SECONDS. A client may reuse an id at once. `now` is of time.monotonic().
         """
-        now = time.monotonic()
         found = [job for job in jobs if job.request_id == request_id]
         for job in found:
             job.stopped = True
@@ -33,9 +31,8 @@ class Leaving:
         if not found:
             self.stopped[request_id] = now + STOPPED_SECONDS
 
-    def of(self, jobs: Sequence[Job]) -> list[Job]:
+    def of(self, jobs: Sequence[Job], now: float) -> list[Job]:
         """Return those that were stopped or whose clients have left; a few clients are asked for."""
-        now = time.monotonic()
         due = nsmallest(ASKED_AT_ONCE, jobs, key=lambda job: job.asked)
         left = {id(job) for job in due if self._left(job, now)}
         return [job for job in jobs if id(job) in left or self._stopped(job, now)]

@@ -86,7 +86,7 @@ class Scheduler:
         """Stop every request of this id, see `Leaving.stop`."""
         with self.wake:
             there = (*self.waiting, *self.admitting, *self.encoding, *self.running, *self.sending)
-            self.leaving.stop(request_id, there)
+            self.leaving.stop(request_id, there, time.monotonic())
             self.wake.notify()
 
     def _run(self) -> None:
@@ -356,7 +356,8 @@ class Scheduler:
     def release_cancelled(self) -> None:
         """Drop cancelled requests. Their rows are freed before their listeners are told."""
         with self.wake:
-            leaving = self.leaving.of((*self.running, *self.encoding, *self.waiting))
+            there = (*self.running, *self.encoding, *self.waiting)
+            leaving = self.leaving.of(there, time.monotonic())
             if not leaving:
                 return
             gone = {id(job) for job in leaving}
