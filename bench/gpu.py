@@ -48,6 +48,7 @@ BENCHES: Mapping[str, tuple[str, ...]] = {
     "text": (sys.executable, "-m", "bench.performance.torch_text", "--static"),
     "gateway": (sys.executable, "-m", "bench.performance.gateway_load"),
     "ranks": (sys.executable, "-m", "bench.performance.torch_ranks"),
+    "prompts": (sys.executable, "-m", "bench.performance.torch_prompts"),
 }
 
 
