@@ -149,7 +149,10 @@ class Prometheus:
     told: Told
 
     def ask(self, query: str) -> list[dict[str, Any]]:
-        answer = httpx.get(f"{self.url}/api/v1/query", params={"query": query}, timeout=30).json()
+        response = httpx.get(f"{self.url}/api/v1/query", params={"query": query}, timeout=30)
+        if response.status_code == 503:  # it is starting
+            response.raise_for_status()
+        answer = response.json()
         assert answer["status"] == "success", (query, answer)
         found: list[dict[str, Any]] = answer["data"]["result"]
         return found
