@@ -22,7 +22,7 @@ from build.checkpoints.arguments import Arguments, parse, write_pictures, write_
 from serving.architectures.shape import Shape
 from serving.architectures.transformer import AlignmentCaches, Encoder, Transformer
 
-from .stateful import compress, decoder_graph, memories, rename
+from .stateful import compress, decoder_graph, memories, traced
 
 # Whisper was trained on sounds with silence up to 30 s; less of it will do (docs/benchmarks/real-speech.md).
 SHORT_FRAMES = (1000, 1500, 2000, 2500)
@@ -47,10 +47,8 @@ def encoder_graph(encoder: Encoder) -> ov.Model:
     """Trace the encoder; lengths stay dynamic (measured for Whisper: 3 to 6 % slower than a fixed one)."""
     mels = encoder.shape.mels
     example = torch.zeros(1, mels, 20) if mels else torch.zeros(1, 7, dtype=torch.long)
-    graph = ov.convert_model(encoder, example_input=example)
     source = ("features", [1, mels, -1]) if mels else ("ids", [1, -1])
-    rename(graph, [source], memories(encoder.shape.decoder_layers))
-    return graph
+    return traced(encoder, example, [source], memories(encoder.shape.decoder_layers))
 
 
 def aligner_graph(model: Transformer) -> ov.Model:
@@ -59,9 +57,8 @@ def aligner_graph(model: Transformer) -> ov.Model:
     heads, width = shape.decoder_heads, shape.head_width
     names = memories(AlignmentCaches((), shape.alignment_heads).layers)
     example = (torch.zeros(1, 5, dtype=torch.long), *(torch.randn(1, heads, 10, width) for _ in names))
-    graph = ov.convert_model(module, example_input=example)
-    rename(graph, [("ids", [1, -1]), *((name, [1, heads, -1, width]) for name in names)], ["cross_attention"])
-    return graph
+    ports = [("ids", [1, -1]), *((name, [1, heads, -1, width]) for name in names)]
+    return traced(module, example, ports, ["cross_attention"])
 
 
 def picture_graph(pictures: nn.Module) -> ov.Model:
@@ -69,9 +66,8 @@ def picture_graph(pictures: nn.Module) -> ov.Model:
     rows, width].
     """
     size = pictures.shape.size
-    graph = ov.convert_model(pictures, example_input=(torch.zeros(2, 3, size, size),))
-    rename(graph, [("pixels", [-1, 3, size, size])], ["embedding"])
-    return graph
+    example = (torch.zeros(2, 3, size, size),)
+    return traced(pictures, example, [("pixels", [-1, 3, size, size])], ["embedding"])
 
 
 def graphs(model: Transformer) -> dict[str, ov.Model]:

@@ -16,29 +16,24 @@ from build.checkpoints import encoders
 from serving.architectures.clip import Clip
 from serving.architectures.speakers import Speakers
 
-from .stateful import compress_int8, rename
+from .stateful import compress_int8, traced
 
 
 def text_graph(network: nn.Module) -> ov.Model:
     """Trace it for any number of texts of any length."""
     ids = torch.ones(2, 5, dtype=torch.long)
-    graph = ov.convert_model(network, example_input=(ids, ids))
-    rename(graph, [("ids", [-1, -1]), ("mask", [-1, -1])], ["embedding"])
-    return graph
+    return traced(network, (ids, ids), [("ids", [-1, -1]), ("mask", [-1, -1])], ["embedding"])
 
 
 def picture_graph(network: nn.Module, size: int) -> ov.Model:
     """Trace it for any number of pictures of `size` pixels on a side."""
-    graph = ov.convert_model(network, example_input=(torch.zeros(2, 3, size, size),))
-    rename(graph, [("pixels", [-1, 3, size, size])], ["embedding"])
-    return graph
+    example = (torch.zeros(2, 3, size, size),)
+    return traced(network, example, [("pixels", [-1, 3, size, size])], ["embedding"])
 
 
 def sound_graph(network: nn.Module, samples: int) -> ov.Model:
     """Trace it for any number of sounds of any length; `samples`: an example's."""
-    graph = ov.convert_model(network, example_input=(torch.rand(2, samples),))
-    rename(graph, [("wav", [-1, -1])], ["embedding"])
-    return graph
+    return traced(network, (torch.rand(2, samples),), [("wav", [-1, -1])], ["embedding"])
 
 
 def graphs(network: encoders.Network) -> dict[str, ov.Model]:

@@ -16,7 +16,9 @@ their own: there is no beam_idx, and it returns keys and values of the new ids a
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -34,14 +36,22 @@ from serving.architectures.transformer import Decoder
 GROUP = 32  # inputs that share a scale of 4-bit weights
 
 
-def rename(model: ov.Model, inputs: Sequence[tuple[str, list[int]]], outputs: Sequence[str]) -> None:
-    """Name the ports of a traced graph, and give the inputs their (partly dynamic, -1) shapes."""
+def traced(
+    module: nn.Module, example: Any, inputs: Sequence[tuple[str, list[int]]], outputs: Sequence[str]
+) -> ov.Model:
+    """Trace a module by an example of its inputs. The ports of the graph are named, and the inputs have
+    (partly dynamic, -1) shapes.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a tracer that will go, and of sizes that it takes for constants
+        model = ov.convert_model(module, example_input=example)
     for port, (name, shape) in zip(model.inputs, inputs, strict=True):
         port.get_node().set_partial_shape(ov.PartialShape(shape))
         port.get_tensor().set_names({name})
     for port, name in zip(model.outputs, outputs, strict=True):
         port.get_tensor().set_names({name})
     model.validate_nodes_and_infer_types()
+    return model
 
 
 def make_stateful(
@@ -270,13 +280,10 @@ def decoder_graph(decoder: Decoder) -> ov.Model:
     cached = [(f"past.{name}", torch.randn(batch, heads, past, width)) for name in cache]
     cached += [(f"memory.{name}", torch.randn(1, heads, length, width)) for name in cache if has_memory]
     ports += [(name, [-1, heads, -1, width], tensor) for name, tensor in cached]
-    graph = ov.convert_model(DecoderStep(decoder), example_input=tuple(example for _, _, example in ports))
     seen = ["cross_attention"] if shape.step_heads else []
-    rename(
-        graph,
-        [port[:2] for port in ports],
-        ["logits", "log_sum", *seen, *(f"present.{name}" for name in cache)],
-    )
+    outputs = ["logits", "log_sum", *seen, *(f"present.{name}" for name in cache)]
+    example = tuple(example for _, _, example in ports)
+    graph = traced(DecoderStep(decoder), example, [port[:2] for port in ports], outputs)
     if has_memory:
         make_stateful(
             graph, [f"past.{name}" for name in cache], [f"present.{name}" for name in cache], heads, width

@@ -23,7 +23,7 @@ from ..runtime import Row, Step
 from ..sampling import Looked
 from .choosing import simple
 from .device import Device, worth_recording
-from .passes import Passes
+from .passes import Passes, Sizes
 from .pieces import Pieces
 from .rows import in_order, is_plain, numbered
 from .slots import Joining, PendingStep, Slot
@@ -39,22 +39,13 @@ SHORTEST = 4  # a prompt of less than a fourth of a piece is cheaper alone, if t
 
 
 class DeviceBatch(Passes):
-    """A RunningBatch (runtime.py) of at most `most` rows; made once, emptied by `clear`. `attends`:
+    """A RunningBatch (runtime.py), with a slot for each row; made once, emptied by `clear`. `attends`:
     cross-attention is returned.
     """
 
-    def __init__(
-        self,
-        decoder: Decoder,
-        device: Device,
-        most: int,
-        positions: int,
-        memory: int,
-        *,
-        attends: bool = False,
-        piece: int = 0,
-    ) -> None:
-        super().__init__(decoder, device, most, positions, memory, attends=attends, piece=piece)
+    def __init__(self, decoder: Decoder, device: Device, sizes: Sizes, *, attends: bool = False) -> None:
+        super().__init__(decoder, device, sizes, attends=attends)
+        most = sizes.slots
         self.encoders = Pieces(device)
         self.buckets = [size for size in BUCKETS if size < most] + [most]
         self.slots = [Slot() for _ in range(most)]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import cycle
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,20 +24,22 @@ from .slots import Buffers, Joining, PendingStep
 RESULTS = 8  # steps of which results may be on their way to the host; three are
 
 
-class Passes:
-    """Slots of `most` rows, and what a pass does to them. `piece`: ids of a prompt that are read at once."""
+class Sizes(NamedTuple):
+    """Slots, their positions, positions of an encoder output (0: none), and ids of a prompt that are read
+    with a step (0: prompts are read whole).
+    """
 
-    def __init__(
-        self,
-        decoder: Decoder,
-        device: Device,
-        most: int,
-        positions: int,
-        memory: int,
-        *,
-        attends: bool,
-        piece: int,
-    ) -> None:
+    slots: int
+    positions: int
+    memory: int
+    piece: int
+
+
+class Passes:
+    """Slots, and what a pass does to them."""
+
+    def __init__(self, decoder: Decoder, device: Device, sizes: Sizes, *, attends: bool) -> None:
+        most, positions, memory, piece = sizes
         self.decoder, self.device, self.positions = decoder, device, positions
         self.arena = Arena.empty(decoder.shape, device, most, positions, memory)
         vocabulary = decoder.shape.vocabulary

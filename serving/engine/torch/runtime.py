@@ -28,6 +28,7 @@ from .choosing import on_device
 from .device import Device, attention
 from .float8 import to_float8
 from .log_mel import LogMel
+from .passes import Sizes
 from .sharding import Share, part_of, spread, weights
 from .slots import TorchMemory
 from .staging import PART, EncoderSource, Staging, same_sound
@@ -103,15 +104,9 @@ class TorchRuntime:
             count = 2 * rows + self.most if self.window else 0
             self.staging = Staging(self.device, count, self.window * HOP)
             self.log_mel = LogMel(self.device, self.shape.mels) if self.window else None
-            self.running = DeviceBatch(
-                self.model.decoder,
-                self.device,
-                rows,
-                self.facts.positions,
-                self.facts.encoder_positions,
-                attends=self.facts.attends,
-                piece=0 if self.model.encoder is not None else int(parameters.get("prefill_tokens", 0)),
-            )
+            piece = 0 if self.model.encoder is not None else int(parameters.get("prefill_tokens", 0))
+            sizes = Sizes(rows, self.facts.positions, self.facts.encoder_positions, piece)
+            self.running = DeviceBatch(self.model.decoder, self.device, sizes, attends=self.facts.attends)
             sound = self.device.gpu and self.shape.mels
             self.graphs = self._encoder_graphs() if sound else None
             self.texts = None
