@@ -12,6 +12,7 @@ SUITES = (
     "torch-pictures", "trtllm", "trtllm-tp", "trtllm-pictures", "trtllm-pictures-portable", "tls", "traces",
     "keys", "embeddings", "nvidia-clients", "clip", "clip-torch", "gpu-report", "pictures",
     "supervisor", "compose-torch", "compose-retrieval", "tensorrt", "first-day", "speakers", "chat-models",
+    "compose-trtllm",
 )  # fmt: skip
 
 

@@ -40,6 +40,16 @@ def ports_from(first: int) -> dict[str, str]:
     }
 
 
+MINUTES = 15  # a test that is the first to need an image has it built
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give tests of containers time to build images."""
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.timeout(60 * MINUTES))
+
+
 VARIABLES = {
     "COMPOSE_PROJECT_NAME": PROJECT,
     "COMPOSE_FILE": os.pathsep.join(map(str, FILES)),
@@ -89,6 +99,16 @@ def conch(module: str, *arguments: str, seconds: float = 600, **variables: str) 
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout
+
+
+def build_base(tag: str, dockerfile: str, *arguments: str) -> str:
+    """A stand-in of one of NVIDIA's images, made with what Conch's CPU image carries."""
+    command = ["docker", "build", "-q", "-t", tag, "-f", str(HERE / dockerfile)]
+    for image in ("server", "builder"):
+        made = f"localhost/conch/{image}:{VARIABLES['CONCH_VERSION']}-openvino"
+        command.append(f"--build-arg={image.upper()}={made}")
+    subprocess.run([*command, *arguments, str(HERE)], check=True, env={**os.environ, "DOCKER_BUILDKIT": "1"})
+    return tag
 
 
 @dataclass(frozen=True)
@@ -191,6 +211,12 @@ def docker_setup(variables: None) -> list[str]:
     """
     _make_images()
     return ["down -v --remove-orphans", "up --wait --no-build"]
+
+
+@pytest.fixture(scope="session")
+def nvidia_base(docker_services: object) -> str:
+    """NVIDIA's plain image."""
+    return build_base("localhost/conch/nvidia-stand-in:test", "nvidia_base.Dockerfile")
 
 
 @pytest.fixture(scope="session")

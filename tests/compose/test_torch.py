@@ -5,7 +5,6 @@ and without a GPU the engine answers on torch's CPU device.
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,29 +21,22 @@ from tests.stack.test_text import client, questions
 from .conftest import FILES, HERE, PROJECT, compose, ports_from
 
 PORT = first_port("compose-torch")
-BASE = "localhost/conch/nvidia-stand-in:test"
 TORCH = {
     "COMPOSE_PROJECT_NAME": f"{PROJECT}-torch",
     "COMPOSE_FILE": os.pathsep.join(map(str, [*FILES, HERE / "no_gpu.yaml"])),
     "COMPOSE_PROFILES": "",
     "INSTANCES": "1",
     "TARGET": "torch",
-    "TORCH_BASE": BASE,
     "MODEL_ID": "mini-t5",
     **ports_from(PORT),
 }
 
 
 @pytest.fixture(scope="module")
-def torch_stack(docker_services: object) -> Iterator[Stack]:
+def torch_stack(nvidia_base: str) -> Iterator[Stack]:
     """Built as `docker compose` builds it; without the GPUs, which no container here has."""
-    command = ["docker", "build", "-q", "-t", BASE, "-f", str(HERE / "nvidia_base.Dockerfile")]
-    server = "SERVER=localhost/conch/server:test-openvino"
-    subprocess.run(
-        [*command, "--build-arg", server, str(HERE)], check=True, env={**os.environ, "DOCKER_BUILDKIT": "1"}
-    )
     try:
-        compose("build", "-q", "triton-0", "builder", seconds=900, **TORCH)
+        compose("build", "-q", "triton-0", "builder", seconds=900, **TORCH, TORCH_BASE=nvidia_base)
         compose("up", "--wait", "--no-build", **TORCH)
         yield Stack(
             f"http://127.0.0.1:{PORT}", f"http://127.0.0.1:{PORT - 80}", f"127.0.0.1:{PORT - 79}", None

@@ -82,10 +82,15 @@ def _script(path: Path, text: str, interpreter: str = sys.executable) -> None:
 
 
 def make_image(
-    root: Path, gpus: list[tuple[str, str, int]] | None = None, versions: dict[str, str] | None = None
+    root: Path,
+    gpus: list[tuple[str, str, int]] | None = None,
+    versions: dict[str, str] | None = None,
+    site: Path | None = None,
 ) -> Path:
-    """Make the folder. `gpus`: name, compute capability, MiB."""
-    site = root / "site"
+    """Make the folder. `gpus`: name, compute capability, MiB. `site`: packages of a Python that is in `root`
+    already; without it, one is made.
+    """
+    wrapped, site = site is None, site or root / "site"
     for name, version in (VERSIONS | (versions or {})).items():
         (site / f"{name}-{version}.dist-info").mkdir(parents=True)
         (site / f"{name}-{version}.dist-info" / "METADATA").write_text(
@@ -97,11 +102,9 @@ def make_image(
     if newer:
         _script(root / "usr/local/mpi/bin/mpirun", MPIRUN)
         _script(root / "usr/bin/python3", "exec false", "/bin/sh")
-    _script(
-        python,
-        f'PYTHONPATH="{site}${{PYTHONPATH:+:$PYTHONPATH}}" exec {sys.executable} "$@"\n',
-        "/bin/sh",
-    )
+    if wrapped:
+        paths = f'PYTHONPATH="{site}${{PYTHONPATH:+:$PYTHONPATH}}"'
+        _script(python, f'{paths} exec {sys.executable} "$@"\n', "/bin/sh")
     for tool in TOOLS:
         text = (
             f"import sys\nsys.path.insert(0, {str(HERE)!r})\nfrom nvidia_tools import main\nmain({tool!r})\n"
