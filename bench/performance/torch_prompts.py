@@ -1,7 +1,7 @@
 """Long prompts that join running texts on the torch engine: `python -m bench.performance.torch_prompts
-[--pieces 0,128,256] [--output FILE]`, on the GPU that is there.
+[--shape llama-7b] [--pieces 0,128,256] [--output FILE]`, on the GPU that is there.
 
-The decoder of LLaVA-1.5-7B (LLaMA-7B) with random weights in float16, 2,048 positions. First 24 texts run
+A decoder with random weights in float16, 2,048 positions. First 24 texts run
 while 24 prompts of 512 ids join, one each 0.25 s: the time between two tokens of the texts, and to a prompt's
 first. Then 1 and 32 clients ask for 64 ids after 512, each again as soon as it is answered.
 """
@@ -29,6 +29,21 @@ from .torch_ranks import LLAVA_7B, make
 
 POSITIONS, ROWS, RUNNING, JOINING, EACH = 2048, 48, 24, 24, 0.25
 READ, NEW = 512, 64
+LLAMA = replace(LLAVA_7B, targets=POSITIONS)
+SHAPES = {
+    "llama-7b": LLAMA,
+    "llama-3.1-8b": replace(LLAMA, vocabulary=128_256, decoder_inner=14_336, key_heads=8),
+    "qwen2.5-7b": replace(
+        LLAMA,
+        width=3_584,
+        vocabulary=152_064,
+        decoder_layers=28,
+        decoder_heads=28,
+        decoder_inner=18_944,
+        key_heads=4,
+        qkv_bias=True,
+    ),
+}
 
 
 class Text:
@@ -111,12 +126,13 @@ def closed(runtime: TorchRuntime, piece: int, clients: int) -> dict[str, float]:
 def main() -> None:
     """Measure each length of a piece."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shape", choices=SHAPES, default="llama-7b")
     parser.add_argument("--pieces", default="0,128,256")
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
-    results: dict[str, Any] = {"machine": machine()}
+    results: dict[str, Any] = {"machine": machine(), "shape": given.shape}
     with tempfile.TemporaryDirectory() as work:
-        make(Path(work), replace(LLAVA_7B, targets=POSITIONS))
+        make(Path(work), SHAPES[given.shape])
         for piece in map(int, given.pieces.split(",")):
             parameters = {"precision": "float16", "max_rows": ROWS, "prefill_tokens": piece}
             runtime = TorchRuntime(Path(work), parameters)
