@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .launch import after_others, early
+
 BLOCK = 64  # positions at a time; twice as many where there are LONG
 LONG = 1024
 LINES = 16  # the fewest rows that a product of matrices has
@@ -29,12 +31,14 @@ def _attend(
     HEADS: tl.constexpr, SHARED: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr, SPLIT: tl.constexpr,
     WINDOW: tl.constexpr, CAP: tl.constexpr,
     FRESH: tl.constexpr, RELATIVE: tl.constexpr, LINES: tl.constexpr, BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """Attend, one program for each row, head and part of the row's length. Without SPLIT it writes the
     result, otherwise the input of `_join`: the highest score, the sum of weights, the weighted sum of values.
     SHARED: query heads for each key head. FRESH: a new key and value are stored after the others, and count
     in the first part.
     """
+    after_others(EARLY)
     pid, part = tl.program_id(0), tl.program_id(1)
     row, h = (pid // HEADS).to(tl.int64), pid % HEADS
     length = tl.load(lengths + row)
@@ -42,8 +46,7 @@ def _attend(
     wide = within(column, WIDTH, LANES)
     query = tl.load(q + row * q_row + h * q_head + column, mask=wide, other=0.0).to(tl.float32) * scale
     # Products of matrices want 16 rows: the query is the first. What they read is fetched ahead.
-    line = tl.arange(0, LINES)
-    first = line == 0
+    first = tl.arange(0, LINES) == 0
     queries = tl.where(first[:, None], query[None, :], 0.0).to(keys.dtype.element_ty)
     base = row * slot + (h // SHARED) * head
     key_base, value_base = keys + base, values + base
@@ -122,8 +125,12 @@ def within(column, WIDTH: tl.constexpr, LANES: tl.constexpr):
 
 
 @triton.jit
-def _join(tops, sums, parts, out, WIDTH: tl.constexpr, LANES: tl.constexpr, SPLIT: tl.constexpr):
+def _join(
+    tops, sums, parts, out,
+    WIDTH: tl.constexpr, LANES: tl.constexpr, SPLIT: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
     """Join the parts of a row and head; an empty part has the lowest possible maximum."""
+    after_others(EARLY)
     pid = tl.program_id(0)
     part, column = tl.arange(0, SPLIT), tl.arange(0, LANES)
     wide = within(column, WIDTH, LANES)
@@ -168,9 +175,11 @@ def attend(
         HEADS=heads, SHARED=heads // keys.shape[1], WIDTH=width, LANES=lanes, SPLIT=split,
         WINDOW=window, CAP=bool(cap), FRESH=fresh is not None, RELATIVE=relative is not None, LINES=LINES,
         BLOCK=2 * BLOCK if long else BLOCK, num_warps=4, num_stages=1 if keys.element_size() == 4 else STAGES,
+        **early(rows),
     )  # fmt: skip
     if split > 1:
-        _join[(rows * heads,)](*scratch, out, WIDTH=width, LANES=lanes, SPLIT=split, num_warps=1)
+        sizes = {"WIDTH": width, "LANES": lanes, "SPLIT": split}
+        _join[(rows * heads,)](*scratch, out, **sizes, num_warps=1, **early(rows))
     return out
 
 
@@ -178,9 +187,10 @@ def attend(
 def _attend_after(
     q, keys, values, slots, starts, out, q_head, q_time, slot, head, count, scale, cap,
     HEADS: tl.constexpr, SHARED: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr,
-    WINDOW: tl.constexpr, CAP: tl.constexpr, LINES: tl.constexpr, BLOCK: tl.constexpr,
+    WINDOW: tl.constexpr, CAP: tl.constexpr, LINES: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Attend, one program for LINES queries of a head."""
+    after_others(EARLY)
     h, start = tl.program_id(0), tl.load(starts).to(tl.int32)
     line, column = tl.program_id(1) * LINES + tl.arange(0, LINES), tl.arange(0, LANES)
     wide = within(column, WIDTH, LANES)
@@ -216,16 +226,36 @@ def _attend_after(
     tl.store(out + place_out, answer.to(out.dtype.element_ty), mask=own)
 
 
+@triton.jit
+def _keep(
+    k, v, keys, values, slots, starts, k_head, k_time, v_head, v_time, slot, head, count,
+    WIDTH: tl.constexpr, LANES: tl.constexpr, LINES: tl.constexpr,
+):  # fmt: skip
+    """Store LINES keys and values of a head in a slot."""
+    h, line = tl.program_id(0), tl.program_id(1) * LINES + tl.arange(0, LINES)[:, None]
+    column = tl.arange(0, LANES)[None, :]
+    there = (line < count) & (column < WIDTH)
+    place = tl.load(slots).to(tl.int64) * slot + h * head + (tl.load(starts) + line) * WIDTH + column
+    tl.store(keys + place, tl.load(k + h * k_head + line * k_time + column, mask=there), mask=there)
+    tl.store(values + place, tl.load(v + h * v_head + line * v_time + column, mask=there), mask=there)
+
+
 def attend_after(
-    q: Tensor, keys: Tensor, values: Tensor, slots: Tensor, start: Tensor, scale: float,
-    *, window: int = 0, cap: float = 0.0,
+    q: Tensor, fresh: tuple[Tensor, Tensor], keys: Tensor, values: Tensor, slots: Tensor, start: Tensor,
+    scale: float, *, window: int = 0, cap: float = 0.0,
 ) -> Tensor:  # fmt: skip
     """Return causal attention, [1, heads, n, width], of the n queries of one row, `q` of that shape, whose
-    positions follow `start`, int64 [1]: their keys and values have been written to the row's slot, whose
-    number is `slots`, int64 [1]. `keys` and `values` [slots, key heads, positions, width], `window` and `cap`
-    are those of `attend`.
+    positions follow `start`, int64 [1]: their keys and values, `fresh` [1, key heads, n, width], are stored
+    in the row's slot, whose number is `slots`, int64 [1]. `keys` and `values` [slots, key heads, positions,
+    width], `window` and `cap` are those of `attend`.
     """
     _, heads, count, width = q.shape
+    k, v = fresh
+    _keep[(k.shape[1], triton.cdiv(count, LINES))](
+        k, v, keys, values, slots, start, k.stride(1), k.stride(2), v.stride(1), v.stride(2),
+        keys.stride(0), keys.stride(1), count,
+        WIDTH=width, LANES=triton.next_power_of_2(width), LINES=LINES, num_warps=2,
+    )  # fmt: skip
     out = torch.empty(1, count, heads, width, dtype=q.dtype, device=q.device)
     small = keys.element_size() == 2 and width <= 128  # what 64 queries need fits into shared memory
     lines = MANY_QUERIES if small and heads * count >= BUSY else FEW_QUERIES
@@ -235,5 +265,6 @@ def attend_after(
         HEADS=heads, SHARED=heads // keys.shape[1], WIDTH=width,
         LANES=triton.next_power_of_2(max(width, LINES)), WINDOW=window, CAP=bool(cap), LINES=lines,
         BLOCK=BLOCK, num_warps=4, num_stages=1 if keys.element_size() == 4 else STAGES,
+        **early(count),
     )  # fmt: skip
     return out.transpose(1, 2)

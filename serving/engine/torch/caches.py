@@ -100,12 +100,9 @@ class Reading:
     def _more(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float, window: int) -> Tensor:
         """Attend from ids that follow others; one CUDA graph serves all starts."""
         assert self.start is not None
-        places = self.start + torch.arange(k.shape[2], device=k.device)
-        for i, new in enumerate((k, v)):
-            self.arena.own[self.slots[:, None], 2 * layer + i, :, places[None]] = new.transpose(1, 2)
         keys, values = (self.arena.own[:, 2 * layer + i] for i in range(2))
         cap = self.decoder.shape.score_cap
-        return self.attend(q, keys, values, self.slots, self.start, scale, window=window, cap=cap)
+        return self.attend(q, (k, v), keys, values, self.slots, self.start, scale, window=window, cap=cap)
 
     def memory(self, layer: int, q: Tensor, scale: float) -> Tensor:
         """See Caches."""
@@ -196,6 +193,7 @@ def _scored(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float,
 
 def plain_attend_after(
     q: Tensor,
+    fresh: tuple[Tensor, Tensor],
     keys: Tensor,
     values: Tensor,
     slots: Tensor,
@@ -207,6 +205,8 @@ def plain_attend_after(
 ) -> Tensor:
     """Compute attention.attend_after in plain torch, over the whole slot."""
     places = start + torch.arange(q.shape[2], device=q.device)
+    for kept, new in zip((keys, values), fresh, strict=True):
+        kept[slots[:, None], :, places[None]] = new.transpose(1, 2)
     keys, values = keys[slots], values[slots]
     beyond = torch.arange(keys.shape[2], device=q.device)[:, None] > places[-1]
     for kept in (keys, values):  # copies; what an earlier row left there may be no number

@@ -3,7 +3,7 @@
 Products are added to the residual stream in place without their biases, which the norms add. Where norms come
 first, only norms read that stream, so each adds the biases of all products before it; where they come last,
 that of the one product before it. An activation and its gate are one kernel after one product. A product of
-one row, as in a step of a single text, is a kernel of its own.
+one row, as in a step of a single text, is a kernel of its own, with its activation and gate.
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ def _fuse_feed(feed: FeedForward) -> None:
 
 
 def _gated(both: nn.Linear, x: Tensor, *, silu: bool) -> Tensor:
-    return gate(linear(both, x), silu=silu)
+    if alone(x, both.weight):
+        return product(x, both.weight, both.bias, gated="silu" if silu else "gelu")
+    return gate(F.linear(x, both.weight, both.bias), silu=silu)
 
 
 def _without_bias(product: nn.Linear) -> Any:

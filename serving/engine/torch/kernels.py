@@ -17,10 +17,11 @@ from torch import Tensor
 
 from . import float8
 from .attention import ENOUGH, LEAST, within
+from .launch import after_others, early, let_next, wait
 
-# Of a product of one row: lines of the weight for a program, a warp each, the numbers that it reads at once,
-# and how often before it adds them up.
-LINES_AT_ONCE, LANES, AHEAD = 2, 256, 4
+# Of a product of one row: lines of the weight for a program, a warp each, and how many numbers it fetches at
+# once.
+LINES_AT_ONCE, TILE = 4, 512
 MANY_LINES, SHORT_LINES = 2048, 1536
 WIDE = 1024  # numbers of a row that one program gates
 EMPTY = tl.constexpr(-3.0e38)  # below every score
@@ -30,9 +31,10 @@ HIGHEST = tl.constexpr(float8.HIGHEST)
 @triton.jit
 def _turn(
     q, k, turns, row, head, time, times,
-    HEADS: tl.constexpr, HALF: tl.constexpr, LANES: tl.constexpr,
+    HEADS: tl.constexpr, HALF: tl.constexpr, LANES: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Rotate, one program for each row and time, and each head: query heads, then key heads."""
+    after_others(EARLY)
     at, h = tl.program_id(0).to(tl.int64), tl.program_id(1)
     column = tl.arange(0, LANES)
     half = within(column, HALF, LANES)
@@ -55,7 +57,7 @@ def turn(q: Tensor, k: Tensor, turns: Tensor) -> tuple[Tensor, Tensor]:
     half = width // 2
     _turn[(rows * times, heads + k.shape[1])](
         q, k, turns.contiguous(), q.stride(0), q.stride(1), q.stride(2), times,
-        HEADS=heads, HALF=half, LANES=triton.next_power_of_2(half), num_warps=1,
+        HEADS=heads, HALF=half, LANES=triton.next_power_of_2(half), num_warps=1, **early(rows * times),
     )  # fmt: skip
     return q, k
 
@@ -63,24 +65,36 @@ def turn(q: Tensor, k: Tensor, turns: Tensor) -> tuple[Tensor, Tensor]:
 @triton.jit
 def _product(
     x, weight, bias, out, width, lines,
-    LINES: tl.constexpr, LANES: tl.constexpr, AHEAD: tl.constexpr, WHOLE: tl.constexpr,
-    BIAS: tl.constexpr, GELU: tl.constexpr, ADD: tl.constexpr,
+    LINES: tl.constexpr, TILE: tl.constexpr, WHOLE: tl.constexpr, BIAS: tl.constexpr, GELU: tl.constexpr,
+    SILU: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Multiply, one program for some rows of the weight. WHOLE: they end at a multiple of LANES * AHEAD."""
-    line = tl.program_id(0) * LINES + tl.arange(0, LINES)
-    there = line < lines
-    column = tl.arange(0, LANES)[None, :] + tl.zeros((LINES, 1), tl.int32)
+    """Multiply, one program for some rows of the weight. WHOLE: they end at a multiple of TILE. The first
+    tile of the weight is fetched before the kernel that makes `x` has ended, each other before the one before
+    it is used. GATED: two rows of the weight, a half of all apart, make one number.
+    """
+    let_next(EARLY)
+    each = tl.program_id(0) * LINES + tl.arange(0, LINES)
+    line = each // 2 + each % 2 * (lines // 2) if GATED else each
+    there = each < lines
+    column = tl.arange(0, TILE)[None, :] + tl.zeros((LINES, 1), tl.int32)
     weights = weight + line.to(tl.int64)[:, None] * width + column
-    total = tl.zeros((LINES, LANES), tl.float32)
-    for start in range(0, width, LANES * AHEAD):
-        for ahead in tl.static_range(AHEAD):
-            at = start + ahead * LANES
-            inside = there[:, None] if WHOLE else there[:, None] & (at + column < width)
-            w = tl.load(weights + at, mask=inside, other=0.0).to(tl.float32)
-            total += w * tl.load(x + at + column, mask=inside, other=0.0).to(tl.float32)
+    total = tl.zeros((LINES, TILE), tl.float32)
+    w = tl.load(weights, mask=there[:, None] if WHOLE else there[:, None] & (column < width), other=0.0)
+    wait(EARLY)
+    for start in range(0, width, TILE):
+        at = start + column
+        value = tl.load(x + at, mask=there[:, None] if WHOLE else at < width, other=0.0).to(tl.float32)
+        following = tl.load(weights + start + TILE, mask=there[:, None] & (at + TILE < width), other=0.0)
+        total += w.to(tl.float32) * value
+        w = following
     answer = tl.sum(total, 1)
     if BIAS:
         answer += tl.load(bias + line, mask=there, other=0.0).to(tl.float32)
+    if GATED:
+        up, gate = tl.split(tl.reshape(answer, (LINES // 2, 2)))
+        answer = (_silu(up) if SILU else _gelu(up)) * gate
+        line = tl.program_id(0) * (LINES // 2) + tl.arange(0, LINES // 2)
+        there = line < lines // 2
     if GELU:
         answer = _gelu(answer)
     if ADD:
@@ -97,28 +111,30 @@ def alone(x: Tensor, weight: Tensor) -> bool:
 
 
 def product(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, gelu: bool = False,
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, gelu: bool = False, gated: str = "",
     onto: Tensor | None = None, out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Compute x weight^T + bias for one row, from [..., width] and [lines, width], optionally with GELU in
-    its tanh form, or added to `onto` in place: [..., lines]. The result goes to `out`, which may have another
-    dtype, if given.
+    its tanh form, `gated` ("silu" or "gelu") as by `gate`, or added to `onto` in place: [..., lines]. The
+    result goes to `out`, which may have another dtype, if given.
     """
     lines, width = weight.shape
     target = onto if onto is not None else out
     if target is None:
-        target = torch.empty(*x.shape[:-1], lines, dtype=x.dtype, device=x.device)
+        made = lines // 2 if gated else lines
+        target = torch.empty(*x.shape[:-1], made, dtype=x.dtype, device=x.device)
     _product[(triton.cdiv(lines, LINES_AT_ONCE),)](
         x.contiguous(), weight, weight if bias is None else bias, target, width, lines,
-        LINES=LINES_AT_ONCE, LANES=LANES, AHEAD=AHEAD, WHOLE=width % (LANES * AHEAD) == 0,
-        BIAS=bias is not None, GELU=gelu, ADD=onto is not None, num_warps=LINES_AT_ONCE,
+        LINES=LINES_AT_ONCE, TILE=TILE, WHOLE=width % TILE == 0, BIAS=bias is not None, GELU=gelu,
+        SILU=gated == "silu", GATED=bool(gated), ADD=onto is not None, num_warps=LINES_AT_ONCE, **early(1),
     )  # fmt: skip
     return target
 
 
 @triton.jit
-def _gate(x, out, width, SILU: tl.constexpr, BLOCK: tl.constexpr):
+def _gate(x, out, width, SILU: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
     """Compute a block of a row."""
+    after_others(EARLY)
     row, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < width
     up = tl.load(x + row * 2 * width + at, mask=inside, other=0.0).to(tl.float32)
@@ -144,8 +160,9 @@ def gate(x: Tensor, *, silu: bool) -> Tensor:
     """
     width = x.shape[-1] // 2
     out = torch.empty(*x.shape[:-1], width, dtype=x.dtype, device=x.device)
-    _gate[(x.numel() // (2 * width), triton.cdiv(width, WIDE))](
-        x.contiguous(), out, width, SILU=silu, BLOCK=WIDE, num_warps=4
+    rows = x.numel() // (2 * width)
+    _gate[(rows, triton.cdiv(width, WIDE))](
+        x.contiguous(), out, width, SILU=silu, BLOCK=WIDE, num_warps=4, **early(rows)
     )
     return out
 
@@ -163,9 +180,10 @@ def _store(answer, out, scales, row, at, inside, width, EIGHT: tl.constexpr):
 @triton.jit
 def _norm(
     x, extra, weight, bias, out, scales, width, epsilon, RMS: tl.constexpr, BIAS: tl.constexpr,
-    EIGHT: tl.constexpr, BLOCK: tl.constexpr,
+    EIGHT: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Normalize a row."""
+    after_others(EARLY)
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < width
@@ -203,10 +221,11 @@ def _normed(
     out: Tensor, scales: Tensor | None,
 ) -> None:  # fmt: skip
     width = x.shape[-1]
-    _norm[(x.numel() // width,)](
+    rows = x.numel() // width
+    _norm[(rows,)](
         x, extra, weight, weight if bias is None else bias, out, x if scales is None else scales, width,
         epsilon, RMS=rms, BIAS=bias is not None, EIGHT=scales is not None,
-        BLOCK=triton.next_power_of_2(width), num_warps=4,
+        BLOCK=triton.next_power_of_2(width), num_warps=4, **early(rows),
     )  # fmt: skip
 
 
@@ -218,8 +237,9 @@ def _empty_rows8(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @triton.jit
-def _eight(x, out, scales, width, GELU: tl.constexpr, BLOCK: tl.constexpr):
+def _eight(x, out, scales, width, GELU: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
     """Convert a row to 8-bit floats."""
+    after_others(EARLY)
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < width
@@ -234,7 +254,8 @@ def rows8(x: Tensor, *, gelu: bool = False) -> tuple[Tensor, Tensor]:
     x = x.contiguous()
     width = x.shape[-1]
     out, scales = _empty_rows8(x)
-    _eight[(len(out),)](x, out, scales, width, GELU=gelu, BLOCK=triton.next_power_of_2(width), num_warps=8)
+    block = triton.next_power_of_2(width)
+    _eight[(len(out),)](x, out, scales, width, GELU=gelu, BLOCK=block, num_warps=8, **early(len(out)))
     return out, scales
 
 
@@ -242,10 +263,12 @@ def rows8(x: Tensor, *, gelu: bool = False) -> tuple[Tensor, Tensor]:
 def _scan(
     logits, bias, rows, first_time, latest_start, text_end, end_id, min_tokens, generated, last, before,
     last_time, floats, ids, vocabulary, LOWEST: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """Scan a part of a row's logits: for text and for timestamps the highest that the rules allow, the sum of
     exponentials relative to it, and the likeliest id that may be chosen.
     """
+    after_others(EARLY)
     row, part = tl.program_id(0), tl.program_id(1)
     slot = tl.load(rows + row)
     first, end = tl.load(first_time + slot), tl.load(end_id + slot)
@@ -314,9 +337,10 @@ def _store_part(floats, ids, tops, sums, bests, at):
 @triton.jit
 def _pick(
     rows, first_time, generated, last, before, last_time, floats, ids, chosen, log_probs, newest, vocabulary,
-    PARTS: tl.constexpr,
+    PARTS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Choose a row's id from its parts, and update the slot's state."""
+    after_others(EARLY)
     row = tl.program_id(0)
     slot = tl.load(rows + row)
     first = tl.load(first_time + slot)
@@ -358,9 +382,9 @@ def choose(
     _scan[(count, parts)](
         logits, c.bias, rows, c.first_time, c.latest_start, c.text_end, c.end_id, c.min_tokens, c.generated,
         c.last, c.before, c.last_time, floats, places, vocabulary, LOWEST=-1e9, PARTS=parts, BLOCK=512,
-        num_warps=4,
+        num_warps=4, **early(count),
     )  # fmt: skip
     _pick[(count,)](
         rows, c.first_time, c.generated, c.last, c.before, c.last_time, floats, places, chosen, log_probs,
-        ids, vocabulary, PARTS=parts, num_warps=1,
+        ids, vocabulary, PARTS=parts, num_warps=1, **early(count),
     )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import random
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -90,17 +91,23 @@ def test_attention_after_what_was_read_is_torchs(
 ) -> None:
     """Blocks that end anywhere, one query's window over several, and NaN where nothing was written."""
     torch.manual_seed(3)
-    arena = torch.randn(3, 4, heads // shared, 300, width, device=DEVICE)
-    arena[:, :, :, start + count :] = torch.nan
-    packed = torch.randn(1, count, heads + 2, width, device=DEVICE).transpose(1, 2)
-    q, keys, values = packed[:, :heads], arena[:, 1], arena[:, 2]
+    few = heads // shared
+    arena = torch.randn(3, 4, few, 300, width, device=DEVICE)
+    arena[:, :, :, start:] = torch.nan
+    packed = torch.randn(1, count, heads + 2 * few, width, device=DEVICE).transpose(1, 2)
     slot, at = torch.tensor([1], device=DEVICE), torch.tensor([start], device=DEVICE)
     limits = {"window": window, "cap": cap}
-    expected = plain_attend_after(q, keys, values, slot, at, 0.3, **limits)
-    found = attend_after(q, keys, values, slot, at, 0.3, **limits)
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
-    half = attend_after(q.half(), keys.half(), values.half(), slot, at, 0.3, **limits)
-    torch.testing.assert_close(half.float(), expected, atol=1e-2, rtol=1e-2)
+
+    def made(attended: Callable[..., torch.Tensor], dtype: torch.dtype) -> list[torch.Tensor]:
+        q, k, v = packed.to(dtype).split([heads, few, few], 1)
+        slots = arena.to(dtype, copy=True)
+        return [attended(q, (k, v), slots[:, 1], slots[:, 2], slot, at, 0.3, **limits), slots]
+
+    expected = made(plain_attend_after, torch.float32)
+    assert expected[1][1, 1:3, :, start : start + count].isfinite().all()
+    for dtype, most in ((torch.float32, 1e-4), (torch.half, 1e-2)):
+        for found, wanted in zip(made(attend_after, dtype), expected, strict=True):
+            torch.testing.assert_close(found.float(), wanted, atol=most, rtol=most, equal_nan=True)
 
 
 @pytest.mark.parametrize(("rows", "positions"), [(1, 1024), (2, 40)])
@@ -173,6 +180,18 @@ def test_a_product_of_one_row_is_torchs(kind: str, width: int, lines: int) -> No
     options = {"GELU": {"gelu": True}, "onto": {"onto": given}, "out": {"out": torch.empty_like(given)}}
     found = product(x, weight, None if kind in ("plain", "onto") else bias, **options.get(kind, {}))
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("width", "lines"), [(96, 6), (1024, 4), (1100, 2)])
+@pytest.mark.parametrize("gated", ["silu", "gelu"])
+def test_a_product_of_one_row_with_its_gate_is_torchs(gated: str, width: int, lines: int) -> None:
+    torch.manual_seed(4)
+    x, weight = torch.randn(1, width, device=DEVICE), torch.randn(lines, width, device=DEVICE) / 9
+    bias = torch.randn(lines, device=DEVICE)
+    first, second = torch.nn.functional.linear(x, weight, bias).chunk(2, -1)
+    silu, gelu = torch.nn.functional.silu, torch.nn.functional.gelu
+    made = silu(first) if gated == "silu" else gelu(first, approximate="tanh")
+    torch.testing.assert_close(product(x, weight, bias, gated=gated), made * second, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("silu", [False, True])
