@@ -11,6 +11,7 @@ from pathlib import Path
 
 from google.protobuf import text_format
 
+from conch.bundle import speech_facades
 from conch.names import ENGINE, SPEECH
 
 from . import targets
@@ -42,13 +43,6 @@ def render(recipe: Recipe, bundle: Path, home: Path | None = None) -> None:
     (bundle / "parameters.json").write_text(json.dumps(dict(recipe.parameters), indent=2) + "\n", "utf-8")
 
 
-def facade_instances(cpus: int) -> int:
-    """Return how many processes the speech façade has in front of a GPU engine: with one, Python's GIL limits
-    it (docs/benchmarks/h200.md), and each takes memory.
-    """
-    return max(1, min(4, cpus // 4))
-
-
 def render_model(model: TritonModel, recipe: Recipe, folder: Path) -> None:
     """Copy a model of model_repos under its name in the bundle."""
     shutil.copytree(MODELS / model.folder, folder, ignore=IGNORED)
@@ -56,7 +50,6 @@ def render_model(model: TritonModel, recipe: Recipe, folder: Path) -> None:
     config.name = model.name
     config.max_batch_size = int(recipe.parameters["max_batch_size"])
     config.model_transaction_policy.decoupled = model.decoupled
-    if model.name == SPEECH and "facade_instances" in recipe.parameters:
-        given, cpus = int(recipe.parameters["facade_instances"]), len(os.sched_getaffinity(0))
-        config.instance_group[0].count = given or facade_instances(cpus)
+    if model.name == SPEECH and (count := speech_facades(recipe.parameters, len(os.sched_getaffinity(0)))):
+        config.instance_group[0].count = count
     (folder / "config.pbtxt").write_text(text_format.MessageToString(config), "utf-8")

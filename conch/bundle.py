@@ -234,6 +234,16 @@ class Manifest:
         return {name: getattr(self, name) for name in names}
 
 
+def speech_facades(parameters: Mapping[str, Any], cpus: int) -> int:
+    """Return how many processes the speech façade of a bundle with these parameters has on a machine with
+    `cpus`; 0 if its target leaves that to its configuration. With one process in front of a GPU, Python's GIL
+    limits it (docs/benchmarks/h200.md), and each takes memory.
+    """
+    if "facade_instances" not in parameters:
+        return 0
+    return int(parameters["facade_instances"]) or max(1, min(4, cpus // 4))
+
+
 def load_parameters(bundle: Path) -> dict[str, Any]:
     """Read parameters.json. Which parameters it has depends on family and target (model_repos/families)."""
     return dict(json.loads((bundle / PARAMETERS).read_text("utf-8")))

@@ -63,6 +63,7 @@ class Pool(Positions):
         target: how its engine was built, for display
         precision: empty if the engine chooses when it is loaded
         beams: default beam width of speech requests
+        rows: sequences that its engine computes at once
         languages: codes of the languages that a speech model knows
         built: time in seconds since 1970
         size: bytes of its engine's files
@@ -81,6 +82,7 @@ class Pool(Positions):
     precision: str = ""
     dimensions: int = 0
     beams: int = 1
+    rows: int = 16
     languages: tuple[str, ...] = ()
     built: int = 0
     size: int = 0

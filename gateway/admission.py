@@ -17,18 +17,18 @@ LONGEST_RETRY = 30
 
 
 class Admission:
-    """Places in each pool: `per_instance` for each of its instances, in this process. `what` says in errors
-    what uses them.
+    """Places in each pool: `per_instance` for each of its instances, or if that is 0 as many as its engine
+    computes at once, in `gateways` processes like this one. `what` says in errors what uses them.
     """
 
-    def __init__(self, per_instance: float, what: str) -> None:
-        self.per_instance, self.what = per_instance, what
+    def __init__(self, per_instance: int, what: str, gateways: int = 1) -> None:
+        self.per_instance, self.what, self.gateways = per_instance, what, gateways
         self.inside: Counter[str] = Counter()
         self.usual: dict[str, float] = {}
 
     def places(self, pool: Pool) -> int:
         """Return how many there are in a pool."""
-        return max(1, ceil(self.per_instance * len(pool.instances)))
+        return max(1, ceil((self.per_instance or pool.rows) * len(pool.instances) / self.gateways))
 
     @contextmanager
     def place(self, pool: Pool, wanted: int = 1) -> Iterator[None]:

@@ -100,14 +100,15 @@ def _services(settings: Settings, triton: Triton | None) -> Services:
     inner = triton or Triton(
         settings.kserve_url, pools, settings.request_seconds, deployment.inner_key, traces
     )
-    embeddings = Admission(settings.embeddings_per_instance / settings.gateways, "requests for embeddings")
-    generations = Admission(settings.generations_per_instance / settings.gateways, "requests for text")
+    gateways = settings.gateways
+    embeddings = Admission(settings.embeddings_per_instance, "requests for embeddings", gateways)
+    generations = Admission(settings.generations_per_instance, "requests for text", gateways)
     return Services(
         settings,
         pools,
         inner,
         Transcriber(SpeechFacade(inner), settings.windows_at_once),
-        Admission(settings.recordings_per_instance / settings.gateways, "recordings"),
+        Admission(settings.recordings_per_instance, "recordings", gateways),
         generations,
         embeddings,
         Overview(deployment, inner),

@@ -46,7 +46,10 @@ class Settings(BaseSettings):
     request_seconds: float = Field(300, gt=0, description="time limit for one call to Triton")
     windows_at_once: int = Field(4, gt=0, description="windows of one long recording in flight")
     recordings_per_instance: int = Field(
-        16, gt=0, description="concurrent recordings for each instance; more are refused with 503"
+        0,
+        ge=0,
+        description="concurrent recordings for each instance; more are refused with 503; 0: as many as its "
+        "engine computes at once, 16 on a CPU and 64 on a GPU",
     )
     generations_per_instance: int = Field(
         64, gt=0, description="concurrent texts (times beams) for each instance; more are refused with 503"

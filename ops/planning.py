@@ -17,6 +17,7 @@ from conch.deployment import Chat, Deployment, Instance, Pool
 from conch.gpus import apart as several_hosts
 from conch.whisper import languages_of
 
+ROWS = ("max_rows", "engine_batch_size")  # parameters that say how many sequences an engine computes at once
 REDUCED = ("weight_only", "quantization", "compress")  # parameters that make weights smaller
 # What requests may name, too, and its range (gateway/text/schema.py).
 SAMPLING = {
@@ -165,6 +166,7 @@ def _described(deployment: Deployment, pool: Pool) -> Pool:
         target=manifest.target,
         precision=precision(parameters),
         beams=parameters.get("beams", 1),
+        rows=next((int(parameters[name]) for name in ROWS if parameters.get(name)), pool.rows),
         languages=languages_of(json.loads(tokenizer.read_text("utf-8"))) if speech else (),
         size=sum(file.stat().st_size for file in (bundle / ENGINE).rglob("*") if file.is_file()),
         built=round(datetime.fromisoformat(manifest.built).timestamp()),

@@ -12,8 +12,9 @@ from tritonclient.grpc import model_config_pb2
 from build.catalog import ROOT, CatalogError, Model, load_catalog, select
 from build.families import family_data
 from build.recipes import load_recipe
-from build.repository import facade_instances, render
+from build.repository import render
 from build.tensors import MODELS, parse_config
+from conch.bundle import speech_facades
 
 CONTRACT: dict[str, Any] = json.loads(
     (Path(__file__).parent.parent / "contract" / "model_io.json").read_text("utf-8")
@@ -101,7 +102,7 @@ def test_rendered_repositories(model: Model, tmp_path: Path) -> None:
 
 def test_the_speech_facade_grows_with_the_machine(tmp_path: Path) -> None:
     """Before an engine with a GPU; FACADE_INSTANCES says otherwise, and other models stay one process."""
-    assert [facade_instances(cpus) for cpus in (1, 4, 8, 16, 64)] == [1, 1, 2, 4, 4]
+    assert [speech_facades({"facade_instances": 0}, cpus) for cpus in (1, 4, 8, 16, 64)] == [1, 1, 2, 4, 4]
     model = load_catalog()["mini-whisper"]
     render(load_recipe(model, "torch", {"FACADE_INSTANCES": "3"}), tmp_path)
     counts = {

@@ -23,8 +23,8 @@ from conch.deployment import Instance
 from conch.nvidia_images import interpreter, open_mpi
 from ops.ranks import MPI_ENVIRONMENT, launch, leader, parts, session
 
-from .budget import budgeted
 from .failures import Tail
+from .fitting import fitted
 
 PLAIN = re.compile(r"[\w./@+-]+")  # a path that a shell and the loader read as it is
 NVIDIA = Path("/opt/tritonserver/bin/tritonserver")  # in NVIDIA's images
@@ -220,10 +220,9 @@ class Server:
         listener = Path(self.addresses.http.removeprefix("unix:"))
         links = listener.parent if listener.is_absolute() else writable(self.home)
         binary, environment = find_tritonserver(self.home, links)
-        repository = plain(Path(self.instance.bundle), links, f"{self.instance.name}.bundle") / "repository"
-        if self.instance.kv_share != 1:
-            view = plain(writable(self.home), links, "home") / f"repository-{self.instance.index}"
-            repository = budgeted(repository, view, self.instance.kv_share)
+        bundle = plain(Path(self.instance.bundle), links, f"{self.instance.name}.bundle")
+        view = plain(writable(self.home), links, "home") / f"repository-{self.instance.index}"
+        repository = fitted(bundle, view, self.instance.kv_share)
         server = [
             *binary,
             f"--model-repository={repository}",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from conch.deployment import Pool
@@ -20,6 +22,14 @@ def test_places_are_given_back() -> None:
         assert (error.value.status, error.value.retry_after) == (503, 1)
     with admission.place(POOL):
         pass
+
+
+def test_places_are_what_the_engine_computes_at_once_unless_somebody_says() -> None:
+    """Of each instance; gateways share them."""
+    gpu = replace(POOL, rows=64)
+    assert [Admission(0, "recordings", gateways).places(gpu) for gateways in (1, 2, 8)] == [128, 64, 16]
+    assert Admission(0, "recordings").places(POOL) == 32
+    assert Admission(5, "recordings", 3).places(gpu) == 4
 
 
 def test_much_work_takes_many_places_but_never_all() -> None:

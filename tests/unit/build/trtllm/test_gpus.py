@@ -14,7 +14,7 @@ from build.targets.trtllm.image import TrtLlmBuilderImage
 from build.targets.trtllm.preflight import findings as check_findings
 from build.tensors import parse_config
 from conch.gpus import Gpu, gpus
-from ops.guard.supervise.budget import budgeted, take
+from ops.guard.supervise.fitting import fitted, take
 from ops.planning import IN_DOCKER, kv_shares, make_plan
 from tests.fakes.nvidia_image import H100
 
@@ -126,8 +126,8 @@ def test_a_shared_gpu_is_budgeted(finished: Places, tmp_path: Path) -> None:
     assert kv_shares(["", ""]) == [1.0, 1.0]
     plan = make_plan([CATALOG["mini-whisper"]], 2, [Path("/x")], [0, 1], IN_DOCKER, ["0", "0"])
     assert [(instance.gpus, instance.kv_share) for instance in plan.instances] == [("0", 0.5), ("0", 0.5)]
-    repository = finished.bundle("mini-whisper", "trtllm") / "repository"
-    view = budgeted(repository, tmp_path / "view", 0.5)
+    bundle = finished.bundle("mini-whisper", "trtllm")
+    repository, view = bundle / "repository", fitted(bundle, tmp_path / "view", 0.5)
     config = parse_config(view / "tensorrt_llm_stream/config.pbtxt")
     assert config.parameters["kv_cache_free_gpu_mem_fraction"].string_value == "0.25"
     assert (view / "whisper_bls/1/model.py").resolve() == (repository / "whisper_bls/1/model.py").resolve()
