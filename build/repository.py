@@ -5,13 +5,11 @@ bundle.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 
 from google.protobuf import text_format
 
-from conch.bundle import speech_facades
 from conch.names import ENGINE, SPEECH
 
 from . import targets
@@ -50,6 +48,6 @@ def render_model(model: TritonModel, recipe: Recipe, folder: Path) -> None:
     config.name = model.name
     config.max_batch_size = int(recipe.parameters["max_batch_size"])
     config.model_transaction_policy.decoupled = model.decoupled
-    if model.name == SPEECH and (count := speech_facades(recipe.parameters, len(os.sched_getaffinity(0)))):
-        config.instance_group[0].count = count
+    if model.name == SPEECH and (count := int(recipe.parameters.get("facade_instances", 0))):
+        config.instance_group[0].count = count  # else the guard sets it
     (folder / "config.pbtxt").write_text(text_format.MessageToString(config), "utf-8")

@@ -18,17 +18,18 @@ LONGEST_RETRY = 30
 
 class Admission:
     """Places in each pool: `per_instance` for each of its instances, or if that is 0 as many as its engine
-    computes at once, in `gateways` processes like this one. `what` says in errors what uses them.
+    has rows, at most `most`; in `gateways` processes like this one. `what` says in errors what uses them.
     """
 
-    def __init__(self, per_instance: int, what: str, gateways: int = 1) -> None:
-        self.per_instance, self.what, self.gateways = per_instance, what, gateways
+    def __init__(self, per_instance: int, what: str, gateways: int = 1, most: int = 64) -> None:
+        self.per_instance, self.what, self.gateways, self.most = per_instance, what, gateways, most
         self.inside: Counter[str] = Counter()
         self.usual: dict[str, float] = {}
 
     def places(self, pool: Pool) -> int:
         """Return how many there are in a pool."""
-        return max(1, ceil((self.per_instance or pool.rows) * len(pool.instances) / self.gateways))
+        each = self.per_instance or min(pool.rows, self.most)
+        return max(1, ceil(each * len(pool.instances) / self.gateways))
 
     @contextmanager
     def place(self, pool: Pool, wanted: int = 1) -> Iterator[None]:

@@ -92,6 +92,9 @@ def _add_routes(app: FastAPI) -> None:
     app.add_api_route("/metrics/own/history", own_history, include_in_schema=False)
 
 
+WINDOWS = 128  # of all recordings at once, if nobody limits them: half of what a speech façade holds
+
+
 def _services(settings: Settings, triton: Triton | None) -> Services:
     """Make what requests need from the settings and the deployment that they name."""
     deployment = Deployment.load(settings.deployment)
@@ -108,7 +111,9 @@ def _services(settings: Settings, triton: Triton | None) -> Services:
         pools,
         inner,
         Transcriber(SpeechFacade(inner), settings.windows_at_once),
-        Admission(settings.recordings_per_instance, "recordings", gateways),
+        Admission(
+            settings.recordings_per_instance, "recordings", gateways, WINDOWS // settings.windows_at_once
+        ),
         generations,
         embeddings,
         Overview(deployment, inner),

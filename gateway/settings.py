@@ -49,7 +49,7 @@ class Settings(BaseSettings):
         0,
         ge=0,
         description="concurrent recordings for each instance; more are refused with 503; 0: as many as its "
-        "engine computes at once, 16 on a CPU and 64 on a GPU",
+        "engine has rows, at most 32 (openvino: 16, torch and trtllm: 32)",
     )
     generations_per_instance: int = Field(
         64, gt=0, description="concurrent texts (times beams) for each instance; more are refused with 503"

@@ -5,7 +5,6 @@ machine that built the bundle may have had CPUs for fewer or more.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,12 +19,12 @@ BUDGET = "kv_cache_free_gpu_mem_fraction"
 TOKENS = "max_tokens_in_paged_kv_cache"
 
 
-def fitted(bundle: Path, view: Path, share: float) -> Path:
+def fitted(bundle: Path, view: Path, share: float, cpus: int) -> Path:
     """Return a bundle's repository, or a view of it in which the engine model takes `share` of its cache
-    budget and the speech façade has as many processes as the bundle's parameters request on this machine.
+    budget and the speech façade has as many processes as the bundle's parameters request for `cpus`.
     """
     repository = bundle / "repository"
-    changed = dict(_changed(bundle, repository, share))
+    changed = dict(_changed(bundle, repository, share, cpus))
     if not changed:
         return repository
     shutil.rmtree(view, ignore_errors=True)
@@ -42,7 +41,7 @@ def fitted(bundle: Path, view: Path, share: float) -> Path:
 
 
 def _changed(
-    bundle: Path, repository: Path, share: float
+    bundle: Path, repository: Path, share: float, cpus: int
 ) -> Iterator[tuple[str, model_config_pb2.ModelConfig]]:
     """Yield configurations that do not fit, by name, as they should be."""
     config = _config(repository, ENGINE)
@@ -50,7 +49,7 @@ def _changed(
         take(config, share)
         yield ENGINE, config
     if config := _config(repository, SPEECH):
-        count = speech_facades(load_parameters(bundle), len(os.sched_getaffinity(0)))
+        count = speech_facades(load_parameters(bundle), cpus)
         if count and config.instance_group[0].count != count:
             config.instance_group[0].count = count
             yield SPEECH, config

@@ -222,7 +222,7 @@ class Server:
         binary, environment = find_tritonserver(self.home, links)
         bundle = plain(Path(self.instance.bundle), links, f"{self.instance.name}.bundle")
         view = plain(writable(self.home), links, "home") / f"repository-{self.instance.index}"
-        repository = fitted(bundle, view, self.instance.kv_share)
+        repository = fitted(bundle, view, self.instance.kv_share, len(os.sched_getaffinity(0)))
         server = [
             *binary,
             f"--model-repository={repository}",

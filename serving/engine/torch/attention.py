@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .launch import after_others, early
+from .launch import early, start_dependent
 
 BLOCK = 64  # positions at a time; twice as many where there are LONG
 LONG = 1024
@@ -31,14 +31,14 @@ def _attend(
     HEADS: tl.constexpr, SHARED: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr, SPLIT: tl.constexpr,
     WINDOW: tl.constexpr, CAP: tl.constexpr,
     FRESH: tl.constexpr, RELATIVE: tl.constexpr, LINES: tl.constexpr, BLOCK: tl.constexpr,
-    EARLY: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Attend, one program for each row, head and part of the row's length. Without SPLIT it writes the
     result, otherwise the input of `_join`: the highest score, the sum of weights, the weighted sum of values.
     SHARED: query heads for each key head. FRESH: a new key and value are stored after the others, and count
     in the first part.
     """
-    after_others(EARLY)
+    start_dependent(DEPENDENT)
     pid, part = tl.program_id(0), tl.program_id(1)
     row, h = (pid // HEADS).to(tl.int64), pid % HEADS
     length = tl.load(lengths + row)
@@ -127,10 +127,10 @@ def within(column, WIDTH: tl.constexpr, LANES: tl.constexpr):
 @triton.jit
 def _join(
     tops, sums, parts, out,
-    WIDTH: tl.constexpr, LANES: tl.constexpr, SPLIT: tl.constexpr, EARLY: tl.constexpr,
+    WIDTH: tl.constexpr, LANES: tl.constexpr, SPLIT: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Join the parts of a row and head; an empty part has the lowest possible maximum."""
-    after_others(EARLY)
+    start_dependent(DEPENDENT)
     pid = tl.program_id(0)
     part, column = tl.arange(0, SPLIT), tl.arange(0, LANES)
     wide = within(column, WIDTH, LANES)
@@ -187,10 +187,11 @@ def attend(
 def _attend_after(
     q, keys, values, slots, starts, out, q_head, q_time, slot, head, count, scale, cap,
     HEADS: tl.constexpr, SHARED: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr,
-    WINDOW: tl.constexpr, CAP: tl.constexpr, LINES: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
+    WINDOW: tl.constexpr, CAP: tl.constexpr, LINES: tl.constexpr, BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Attend, one program for LINES queries of a head."""
-    after_others(EARLY)
+    start_dependent(DEPENDENT)
     h, start = tl.program_id(0), tl.load(starts).to(tl.int32)
     line, column = tl.program_id(1) * LINES + tl.arange(0, LINES), tl.arange(0, LANES)
     wide = within(column, WIDTH, LANES)

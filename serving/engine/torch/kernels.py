@@ -17,7 +17,7 @@ from torch import Tensor
 
 from . import float8
 from .attention import ENOUGH, LEAST, within
-from .launch import after_others, early, let_next, wait
+from .launch import early, grid_wait, launch_dependents, start_dependent
 
 # Of a product of one row: lines of the weight for a program, a warp each, and how many numbers it fetches at
 # once.
@@ -31,10 +31,10 @@ HIGHEST = tl.constexpr(float8.HIGHEST)
 @triton.jit
 def _turn(
     q, k, turns, row, head, time, times,
-    HEADS: tl.constexpr, HALF: tl.constexpr, LANES: tl.constexpr, EARLY: tl.constexpr,
+    HEADS: tl.constexpr, HALF: tl.constexpr, LANES: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Rotate, one program for each row and time, and each head: query heads, then key heads."""
-    after_others(EARLY)
+    start_dependent(DEPENDENT)
     at, h = tl.program_id(0).to(tl.int64), tl.program_id(1)
     column = tl.arange(0, LANES)
     half = within(column, HALF, LANES)
@@ -66,13 +66,13 @@ def turn(q: Tensor, k: Tensor, turns: Tensor) -> tuple[Tensor, Tensor]:
 def _product(
     x, weight, bias, out, width, lines,
     LINES: tl.constexpr, TILE: tl.constexpr, WHOLE: tl.constexpr, BIAS: tl.constexpr, GELU: tl.constexpr,
-    SILU: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr, EARLY: tl.constexpr,
+    SILU: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Multiply, one program for some rows of the weight. WHOLE: they end at a multiple of TILE. The first
     tile of the weight is fetched before the kernel that makes `x` has ended, each other before the one before
     it is used. GATED: two rows of the weight, a half of all apart, make one number.
     """
-    let_next(EARLY)
+    launch_dependents(DEPENDENT)
     each = tl.program_id(0) * LINES + tl.arange(0, LINES)
     line = each // 2 + each % 2 * (lines // 2) if GATED else each
     there = each < lines
@@ -80,7 +80,7 @@ def _product(
     weights = weight + line.to(tl.int64)[:, None] * width + column
     total = tl.zeros((LINES, TILE), tl.float32)
     w = tl.load(weights, mask=there[:, None] if WHOLE else there[:, None] & (column < width), other=0.0)
-    wait(EARLY)
+    grid_wait(DEPENDENT)
     for start in range(0, width, TILE):
         at = start + column
         value = tl.load(x + at, mask=there[:, None] if WHOLE else at < width, other=0.0).to(tl.float32)
@@ -116,7 +116,8 @@ def product(
 ) -> Tensor:  # fmt: skip
     """Compute x weight^T + bias for one row, from [..., width] and [lines, width], optionally with GELU in
     its tanh form, `gated` ("silu" or "gelu") as by `gate`, or added to `onto` in place: [..., lines]. The
-    result goes to `out`, which may have another dtype, if given.
+    result goes to `out`, which may have another dtype, if given. No kernel that may still run must write
+    `weight`.
     """
     lines, width = weight.shape
     target = onto if onto is not None else out
@@ -132,9 +133,9 @@ def product(
 
 
 @triton.jit
-def _gate(x, out, width, SILU: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
+def _gate(x, out, width, SILU: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr):
     """Compute a block of a row."""
-    after_others(EARLY)
+    start_dependent(DEPENDENT)
     row, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < width
     up = tl.load(x + row * 2 * width + at, mask=inside, other=0.0).to(tl.float32)
@@ -180,10 +181,10 @@ def _store(answer, out, scales, row, at, inside, width, EIGHT: tl.constexpr):
 @triton.jit
 def _norm(
     x, extra, weight, bias, out, scales, width, epsilon, RMS: tl.constexpr, BIAS: tl.constexpr,
-    EIGHT: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
+    EIGHT: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Normalize a row."""
-    after_others(EARLY)
+    start_dependent(DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < width
@@ -237,9 +238,9 @@ def _empty_rows8(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @triton.jit
-def _eight(x, out, scales, width, GELU: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr):
+def _eight(x, out, scales, width, GELU: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr):
     """Convert a row to 8-bit floats."""
-    after_others(EARLY)
+    start_dependent(DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < width
@@ -263,12 +264,12 @@ def rows8(x: Tensor, *, gelu: bool = False) -> tuple[Tensor, Tensor]:
 def _scan(
     logits, bias, rows, first_time, latest_start, text_end, end_id, min_tokens, generated, last, before,
     last_time, floats, ids, vocabulary, LOWEST: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
-    EARLY: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Scan a part of a row's logits: for text and for timestamps the highest that the rules allow, the sum of
     exponentials relative to it, and the likeliest id that may be chosen.
     """
-    after_others(EARLY)
+    start_dependent(DEPENDENT)
     row, part = tl.program_id(0), tl.program_id(1)
     slot = tl.load(rows + row)
     first, end = tl.load(first_time + slot), tl.load(end_id + slot)
@@ -337,10 +338,10 @@ def _store_part(floats, ids, tops, sums, bests, at):
 @triton.jit
 def _pick(
     rows, first_time, generated, last, before, last_time, floats, ids, chosen, log_probs, newest, vocabulary,
-    PARTS: tl.constexpr, EARLY: tl.constexpr,
+    PARTS: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Choose a row's id from its parts, and update the slot's state."""
-    after_others(EARLY)
+    start_dependent(DEPENDENT)
     row = tl.program_id(0)
     slot = tl.load(rows + row)
     first = tl.load(first_time + slot)

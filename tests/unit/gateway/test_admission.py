@@ -24,12 +24,14 @@ def test_places_are_given_back() -> None:
         pass
 
 
-def test_places_are_what_the_engine_computes_at_once_unless_somebody_says() -> None:
-    """Of each instance; gateways share them."""
+def test_places_are_the_rows_of_the_engine_unless_configured() -> None:
+    """Of each instance, up to a limit; gateways share them."""
     gpu = replace(POOL, rows=64)
     assert [Admission(0, "recordings", gateways).places(gpu) for gateways in (1, 2, 8)] == [128, 64, 16]
     assert Admission(0, "recordings").places(POOL) == 32
     assert Admission(5, "recordings", 3).places(gpu) == 4
+    assert Admission(0, "recordings", 2, most=32).places(gpu) == 32
+    assert Admission(90, "recordings", 2, most=32).places(gpu) == 90
 
 
 def test_much_work_takes_many_places_but_never_all() -> None:

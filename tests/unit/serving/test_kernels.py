@@ -15,6 +15,7 @@ pytest.importorskip("triton", reason="this build of torch brings no Triton")
 
 from serving.architectures.layers import turned
 from serving.engine.sampling import Sampling, TimestampRules
+from serving.engine.torch import launch
 from serving.engine.torch.attention import attend, attend_after
 from serving.engine.torch.caches import plain_attend, plain_attend_after
 from serving.engine.torch.choosing import Choices
@@ -192,6 +193,40 @@ def test_a_product_of_one_row_with_its_gate_is_torchs(gated: str, width: int, li
     silu, gelu = torch.nn.functional.silu, torch.nn.functional.gelu
     made = silu(first) if gated == "silu" else gelu(first, approximate="tanh")
     torch.testing.assert_close(product(x, weight, bias, gated=gated), made * second, atol=1e-4, rtol=1e-4)
+
+
+def test_each_kernel_waits_for_the_one_before() -> None:
+    """A chain of products, gates, norms and rotations, whose inputs are still being computed when the next
+    kernel is launched; on a GPU with large weights, many times.
+    """
+    torch.manual_seed(5)
+    width, rounds = (4096, 200) if DEVICE == "cuda" else (64, 2)
+    dtype = torch.half if DEVICE == "cuda" else torch.float32
+    up, down = (
+        torch.randn(*size, device=DEVICE, dtype=dtype) / width**0.5
+        for size in ((4 * width, width), (width, 2 * width))
+    )
+    scale, zeros = torch.ones(width, device=DEVICE, dtype=dtype), torch.zeros(width, device=DEVICE)
+    found = x = torch.randn(1, width, device=DEVICE, dtype=dtype)
+    for _ in range(rounds):
+        gated = product(norm(found, zeros, scale, None, 1e-5, rms=True), up, gated="silu")
+        found = product(gated, down, onto=found.clone())
+    expected = x.float()
+    for _ in range(rounds):
+        row = torch.nn.functional.rms_norm(expected, (width,), None, 1e-5)
+        first, second = torch.nn.functional.linear(row, up.float()).chunk(2, -1)
+        expected = expected + torch.nn.functional.linear(
+            torch.nn.functional.silu(first) * second, down.float()
+        )
+    assert torch.nn.functional.cosine_similarity(found.float(), expected).item() > 0.999
+
+
+def test_few_rows_of_one_gpu_are_launched_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not those of a GPU that cannot do it."""
+    for able, rows, expected in ((True, 64, True), (True, 65, False), (False, 1, False)):
+        monkeypatch.setattr(launch, "able", lambda able=able: able)
+        assert launch.early(rows)["DEPENDENT"] is expected
+        assert launch.early(rows).get("launch_pdl", False) is expected
 
 
 @pytest.mark.parametrize("silu", [False, True])

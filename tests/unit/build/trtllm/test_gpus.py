@@ -127,7 +127,7 @@ def test_a_shared_gpu_is_budgeted(finished: Places, tmp_path: Path) -> None:
     plan = make_plan([CATALOG["mini-whisper"]], 2, [Path("/x")], [0, 1], IN_DOCKER, ["0", "0"])
     assert [(instance.gpus, instance.kv_share) for instance in plan.instances] == [("0", 0.5), ("0", 0.5)]
     bundle = finished.bundle("mini-whisper", "trtllm")
-    repository, view = bundle / "repository", fitted(bundle, tmp_path / "view", 0.5)
+    repository, view = bundle / "repository", fitted(bundle, tmp_path / "view", 0.5, 16)
     config = parse_config(view / "tensorrt_llm_stream/config.pbtxt")
     assert config.parameters["kv_cache_free_gpu_mem_fraction"].string_value == "0.25"
     assert (view / "whisper_bls/1/model.py").resolve() == (repository / "whisper_bls/1/model.py").resolve()

@@ -38,26 +38,23 @@ def test_an_engine_json_of_another_version_is_refused(tmp_path: Path, fields: di
 def test_encoders_alone_have_no_budget(tmp_path: Path) -> None:
     """Alongside a model that generates, on the same GPU, they take their repository as it is."""
     (tmp_path / "repository" / "minilm_encoder").mkdir(parents=True)
-    assert fitted(tmp_path, tmp_path / "view", 0.5) == tmp_path / "repository"
+    assert fitted(tmp_path, tmp_path / "view", 0.5, 16) == tmp_path / "repository"
     assert not (tmp_path / "view").exists()
 
 
-def test_speech_facades_are_as_many_as_this_machine_carries(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The machine that built the bundle had CPUs for one; a number that somebody gave stays."""
+def test_speech_facades_are_as_many_as_the_cpus_allow(tmp_path: Path) -> None:
+    """A bundle has one, unless its parameters give a number."""
     model = tmp_path / "repository" / "whisper_bls"
     (model / "1").mkdir(parents=True)
     (model / "config.pbtxt").write_text(
         'name: "whisper_bls"\ninstance_group [ { count: 1, kind: KIND_CPU } ]\n'
     )
     (tmp_path / "repository" / "other").mkdir()
-    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(16)))
     (tmp_path / "parameters.json").write_text('{"facade_instances": 0}')
-    found = fitted(tmp_path, tmp_path / "view", 1)
+    found = fitted(tmp_path, tmp_path / "view", 1, 16)
     assert "count: 4" in (found / "whisper_bls/config.pbtxt").read_text()
     assert {path.name for path in found.iterdir()} == {"other", "whisper_bls"}
     assert (found / "whisper_bls/1").resolve() == model / "1"
     for parameters in ('{"facade_instances": 1}', "{}"):
         (tmp_path / "parameters.json").write_text(parameters)
-        assert fitted(tmp_path, tmp_path / "other view", 1) == tmp_path / "repository"
+        assert fitted(tmp_path, tmp_path / "other view", 1, 16) == tmp_path / "repository"
