@@ -35,7 +35,7 @@ from build.targets.trtllm.image import SCRIPTS, TrtLlmBuilderImage
 from build.targets.trtllm.preflight import check
 from build.tensors import parse_config
 from conch.bundle import EngineFacts, PictureFacts, PicturePrompt
-from ops.guard.supervise.budget import take
+from ops.guard.supervise.fitting import take
 from tests.fakes.nvidia_image import H100, environment, make_image
 from tests.fakes.nvidia_template import ENGINE, template
 from tests.fakes.nvidia_tools import OPTIONS, parser_of
