@@ -28,7 +28,7 @@ PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
 TESTS: Mapping[str, tuple[str, ...]] = {
     "kernels": (
         *PYTEST,
-        *("tests/unit/serving/" + name for name in ("test_kernels.py", "test_choosing.py", "test_float8.py")),
+        *("tests/unit/serving/" + name for name in ("test_kernels.py", "test_choosing.py")),
     ),
     "engines": (*PYTEST, "tests/unit/serving/test_text_engines.py", "-k", "torch"),
     "decoders": (*PYTEST, "tests/unit/serving/test_decoders.py", "-k", "torch or pieces_are"),

@@ -301,18 +301,13 @@ def main() -> None:
     """Run all parts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shape", default="whisper-large-v3-turbo")
-    parser.add_argument("--encoder-precision", choices=["same", "float8"], default="same")
     parser.add_argument("--rows", type=int, default=64)
     parser.add_argument("--clients", default="1,2,4,8,16,32,64,128")
     parser.add_argument("--requests", type=int, default=512)
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
     results: dict[str, Any] = {"machine": machine(), "shape": given.shape}
-    parameters = {
-        "precision": "float16",
-        "max_rows": given.rows,
-        "encoder_precision": given.encoder_precision,
-    }
+    parameters = {"precision": "float16", "max_rows": given.rows}
 
     def say(name: str, value: Any) -> None:
         results[name] = value

@@ -2,8 +2,7 @@
 
 Rotation of queries and keys in one launch instead of fourteen. Choice of
 the next id in one pass over the logits instead of twenty. A norm that adds biases its input lacks. A product
-of one row, which reads memory faster than a matrix product. An activation with its gate. Rows in 8-bit
-floats, made while they are in registers.
+of one row, which reads memory faster than a matrix product. An activation with its gate.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from . import float8
-from .attention import ENOUGH, LEAST, within
+from .attention import ENOUGH, within
 from .launch import early, grid_wait, launch_dependents, start_dependent
 
 # Of a product of one row: lines of the weight for a program, a warp each, and how many numbers it fetches at
@@ -25,7 +23,6 @@ LINES_AT_ONCE, TILE = 4, 512
 MANY_LINES, SHORT_LINES = 2048, 1536
 WIDE = 1024  # numbers of a row that one program gates
 EMPTY = tl.constexpr(-3.0e38)  # below every score
-HIGHEST = tl.constexpr(float8.HIGHEST)
 
 
 @triton.jit
@@ -169,19 +166,9 @@ def gate(x: Tensor, *, silu: bool) -> Tensor:
 
 
 @triton.jit
-def _store(answer, out, scales, row, at, inside, width, EIGHT: tl.constexpr):
-    """Store a row of float32; as 8-bit floats, divided by its scale (largest value / maximum)."""
-    if EIGHT:
-        scale = tl.maximum(tl.max(tl.abs(answer), 0), LEAST) / HIGHEST
-        tl.store(scales + row, scale)
-        answer = answer / scale
-    tl.store(out + row * width + at, answer.to(out.dtype.element_ty), mask=inside)
-
-
-@triton.jit
 def _norm(
-    x, extra, weight, bias, out, scales, width, epsilon, RMS: tl.constexpr, BIAS: tl.constexpr,
-    EIGHT: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr,
+    x, extra, weight, bias, out, width, epsilon, RMS: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """Normalize a row."""
     start_dependent(DEPENDENT)
@@ -196,68 +183,20 @@ def _norm(
     answer *= tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
     if BIAS:
         answer += tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)
-    _store(answer, out, scales, row, at, inside, width, EIGHT)
+    tl.store(out + row * width + at, answer.to(out.dtype.element_ty), mask=inside)
 
 
 def norm(
     x: Tensor, extra: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float, *, rms: bool
 ) -> Tensor:
     """Compute layer or RMS norm of x + extra over the last axis; `extra` is float32 [width]."""
-    out = torch.empty_like(x)
-    _normed(x, extra, weight, bias, epsilon, rms, out, None)
-    return out
-
-
-def norm_rows8(
-    x: Tensor, extra: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float, *, rms: bool
-) -> tuple[Tensor, Tensor]:
-    """Compute the norm in 8-bit floats, [rows, width], and float32 [rows, 1], the factor of each row."""
-    out, scales = _empty_rows8(x)
-    _normed(x, extra, weight, bias, epsilon, rms, out, scales)
-    return out, scales
-
-
-def _normed(
-    x: Tensor, extra: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float, rms: bool,
-    out: Tensor, scales: Tensor | None,
-) -> None:  # fmt: skip
-    width = x.shape[-1]
+    out, width = torch.empty_like(x), x.shape[-1]
     rows = x.numel() // width
     _norm[(rows,)](
-        x, extra, weight, weight if bias is None else bias, out, x if scales is None else scales, width,
-        epsilon, RMS=rms, BIAS=bias is not None, EIGHT=scales is not None,
-        BLOCK=triton.next_power_of_2(width), num_warps=4, **early(rows),
+        x, extra, weight, weight if bias is None else bias, out, width, epsilon, RMS=rms,
+        BIAS=bias is not None, BLOCK=triton.next_power_of_2(width), num_warps=4, **early(rows),
     )  # fmt: skip
-
-
-def _empty_rows8(x: Tensor) -> tuple[Tensor, Tensor]:
-    width = x.shape[-1]
-    rows = x.numel() // width
-    out = torch.empty(rows, width, dtype=torch.float8_e4m3fn, device=x.device)
-    return out, torch.empty(rows, 1, dtype=torch.float32, device=x.device)
-
-
-@triton.jit
-def _eight(x, out, scales, width, GELU: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr):
-    """Convert a row to 8-bit floats."""
-    start_dependent(DEPENDENT)
-    row = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, BLOCK)
-    inside = at < width
-    value = tl.load(x + row * width + at, mask=inside, other=0.0).to(tl.float32)
-    if GELU:
-        value = _gelu(value)
-    _store(value, out, scales, row, at, inside, width, True)
-
-
-def rows8(x: Tensor, *, gelu: bool = False) -> tuple[Tensor, Tensor]:
-    """Convert `x` [..., width] as in `norm_rows8`; `gelu` first applies GELU in its tanh form."""
-    x = x.contiguous()
-    width = x.shape[-1]
-    out, scales = _empty_rows8(x)
-    block = triton.next_power_of_2(width)
-    _eight[(len(out),)](x, out, scales, width, GELU=gelu, BLOCK=block, num_warps=8, **early(len(out)))
-    return out, scales
+    return out
 
 
 @triton.jit

@@ -26,7 +26,6 @@ from ..sampling import Sampling
 from .batch import DeviceBatch
 from .choosing import on_device
 from .device import Device, attention
-from .float8 import to_float8
 from .log_mel import LogMel
 from .passes import Sizes
 from .sharding import Share, part_of, spread, weights
@@ -78,7 +77,7 @@ class TorchRuntime:
     `share` is its part of a model on several GPUs.
 
     Raises:
-        NoGpu: see `Device.find` and `to_float8`.
+        NoGpu: see `Device.find`.
         MemoryError: the GPU is too small for `max_rows` rows.
     """
 
@@ -95,8 +94,6 @@ class TorchRuntime:
         rows = int(parameters.get("max_rows", 16))
         with torch.inference_mode(), _room(rows):
             self.model = _loaded(self.shape, folder / WEIGHTS, self.device, share)
-            if self.model.encoder is not None and parameters.get("encoder_precision") == "float8":
-                to_float8(self.model.encoder, self.device)
             self.recent: OrderedDict[bytes, tuple[EncoderSource, TorchMemory]] = OrderedDict()
             self.copying: deque[tuple[Any, Sequence[Tensor]]] = deque()
             self.window = self.facts.frames if self.shape.mels else 0  # frames

@@ -20,8 +20,7 @@ from serving.engine.torch.attention import attend, attend_after
 from serving.engine.torch.caches import plain_attend, plain_attend_after
 from serving.engine.torch.choosing import Choices
 from serving.engine.torch.device import Device
-from serving.engine.torch.float8 import plain_rows8
-from serving.engine.torch.kernels import choose, gate, norm, norm_rows8, product, rows8, turn
+from serving.engine.torch.kernels import choose, gate, norm, product, turn
 
 pytestmark = pytest.mark.slow  # torch, and Triton's interpreter
 
@@ -132,39 +131,6 @@ def test_norm_is_torchs(rms: bool) -> None:
     rest = (weight,) if rms else (weight, bias)
     expected = plain(x + extra, (96,), *rest, eps=1e-5)
     torch.testing.assert_close(norm(x, extra, weight, bias, 1e-5, rms=rms), expected, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("gelu", [False, True])
-def test_rows_in_8_bits_are_torchs(gelu: bool) -> None:
-    """Also a row of zeros, and rows whose scales differ a thousandfold."""
-    torch.manual_seed(3)
-    x = torch.randn(5, 96, device=DEVICE) * torch.tensor([[0.0], [1e-3], [1.0], [8.0], [1e3]], device=DEVICE)
-    values, scales = rows8(x, gelu=gelu)
-    expected, expected_scales = plain_rows8(torch.nn.functional.gelu(x, approximate="tanh") if gelu else x)
-    torch.testing.assert_close(scales, expected_scales, atol=0, rtol=1e-5)
-    assert_equal_8_bits(values, expected)
-    assert not values[0].float().any()
-
-
-def test_norm_in_8_bits_is_the_norms() -> None:
-    torch.manual_seed(3)
-    x, extra, weight, bias = (torch.randn(n, 96, device=DEVICE).squeeze(0) for n in (7, 1, 1, 1))
-    expected, expected_scales = plain_rows8(norm(x, extra, weight, bias, 1e-5, rms=False))
-    values, scales = norm_rows8(x, extra, weight, bias, 1e-5, rms=False)
-    torch.testing.assert_close(scales, expected_scales, atol=0, rtol=1e-5)
-    assert_equal_8_bits(values, expected)
-
-
-def assert_equal_8_bits(found: torch.Tensor, expected: torch.Tensor) -> None:
-    """But for what lies between two numbers of the format. Triton's interpreter halves what is rounded up to
-    a power of two: it loses the carry into the exponent.
-    """
-    found, expected = found.float(), expected.float()
-    nearly = (found - expected).abs() <= (expected.abs() / 8).clamp(min=2.0**-9)
-    if DEVICE == "cpu":
-        nearly |= found == expected / 2
-    assert nearly.all()
-    assert (found == expected).float().mean() > 0.95
 
 
 @pytest.mark.parametrize(("width", "lines"), [(96, 6), (1024, 5), (1100, 2)])
