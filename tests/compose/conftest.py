@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,6 +110,39 @@ def build_base(tag: str, dockerfile: str, *arguments: str) -> str:
         command.append(f"--build-arg={image.upper()}={made}")
     subprocess.run([*command, *arguments, str(HERE)], check=True, env={**os.environ, "DOCKER_BUILDKIT": "1"})
     return tag
+
+
+def gpu_variables(target: str, **more: str) -> dict[str, str]:
+    """What sets up a stack of a GPU's target under a name and ports of its own, without the devices, which no
+    container here has.
+    """
+    return {
+        "COMPOSE_PROJECT_NAME": f"{PROJECT}-{target}",
+        "COMPOSE_FILE": os.pathsep.join(map(str, [*FILES, HERE / "no_gpu.yaml"])),
+        "TARGET": target,
+        **ports_from(first_port(f"compose-{target}")),
+        **more,
+    }
+
+
+@contextmanager
+def started(variables: dict[str, str], base: str = "") -> Iterator[Stack]:
+    """A stack as `docker compose` starts it, gone with its volumes afterwards. `base`: the image from which
+    those of its target are built before.
+    """
+    try:
+        if base:
+            built = {**variables, f"{variables['TARGET'].upper()}_BASE": base}
+            compose("build", "-q", "triton-0", "builder", seconds=900, **built)
+        compose("up", "--wait", "--no-build", **variables)
+        yield listening(int(variables["PORT"]))
+    finally:
+        compose("down", "-v", **variables)
+
+
+def listening(port: int) -> Stack:
+    """The same listeners as in process mode."""
+    return Stack(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{port - 80}", f"127.0.0.1:{port - 79}", None)
 
 
 @dataclass(frozen=True)
@@ -226,8 +260,7 @@ def docker_cleanup() -> list[str]:
 
 @pytest.fixture(scope="session")
 def stack(docker_services: object) -> Stack:
-    """The same listeners as in process mode."""
-    return Stack(f"http://127.0.0.1:{PORT}", f"http://127.0.0.1:{PORT - 80}", f"127.0.0.1:{PORT - 79}", None)
+    return listening(PORT)
 
 
 def wait_ready(stack: Stack, seconds: float) -> float:

@@ -13,7 +13,7 @@ from tests.stack.conftest import Stack
 from tests.stack.test_pictures import about, answered, nvidias, streamed
 from tests.stack.test_text import client, curl, generate, openings, prompts, questions
 
-from .conftest import PROJECT, compose, ports_from
+from .conftest import PROJECT, ports_from, started
 
 TEXT_PORT = first_port("compose-text")
 TEXT = {
@@ -25,16 +25,8 @@ TEXT = {
 @pytest.fixture(scope="module")
 def texts(docker_services: object) -> Iterator[Stack]:
     """Up once the images are built, gone with its volumes afterwards."""
-    try:
-        compose("up", "--wait", "--no-build", **TEXT)
-        yield Stack(
-            f"http://127.0.0.1:{TEXT_PORT}",
-            f"http://127.0.0.1:{TEXT_PORT - 80}",
-            f"127.0.0.1:{TEXT_PORT - 79}",
-            None,
-        )
-    finally:
-        compose("down", "-v", **TEXT)
+    with started(TEXT) as stack:
+        yield stack
 
 
 def test_text_models_answer_in_containers(texts: Stack) -> None:

@@ -14,35 +14,18 @@ import pytest
 from build.catalog import ROOT
 from scripts import gpu_report
 from scripts.gpu_machine import InDocker, Round
-from tests.ports import first_port
 from tests.stack.conftest import Stack
 from tests.stack.test_text import client, questions
 
-from .conftest import FILES, HERE, PROJECT, compose, ports_from
+from .conftest import compose, gpu_variables, started
 
-PORT = first_port("compose-torch")
-TORCH = {
-    "COMPOSE_PROJECT_NAME": f"{PROJECT}-torch",
-    "COMPOSE_FILE": os.pathsep.join(map(str, [*FILES, HERE / "no_gpu.yaml"])),
-    "COMPOSE_PROFILES": "",
-    "INSTANCES": "1",
-    "TARGET": "torch",
-    "MODEL_ID": "mini-t5",
-    **ports_from(PORT),
-}
+TORCH = gpu_variables("torch", COMPOSE_PROFILES="", INSTANCES="1", MODEL_ID="mini-t5")
 
 
 @pytest.fixture(scope="module")
 def torch_stack(nvidia_base: str) -> Iterator[Stack]:
-    """Built as `docker compose` builds it; without the GPUs, which no container here has."""
-    try:
-        compose("build", "-q", "triton-0", "builder", seconds=900, **TORCH, TORCH_BASE=nvidia_base)
-        compose("up", "--wait", "--no-build", **TORCH)
-        yield Stack(
-            f"http://127.0.0.1:{PORT}", f"http://127.0.0.1:{PORT - 80}", f"127.0.0.1:{PORT - 79}", None
-        )
-    finally:
-        compose("down", "-v", **TORCH)
+    with started(TORCH, nvidia_base) as stack:
+        yield stack
 
 
 def test_torch_answers_in_containers(torch_stack: Stack) -> None:
@@ -83,7 +66,7 @@ def test_the_gpu_report_goes_through_docker(
     monkeypatch.setattr(gpu_report, "SECONDS", 0.3)
     report, given = (
         gpu_report.GpuReport(tmp_path / "report.md"),
-        {**os.environ, **TORCH, "PORT": str(PORT + 10)},
+        {**os.environ, **TORCH, "PORT": str(int(TORCH["PORT"]) + 10)},
     )
     served = Round("torch", ("mini-whisper",), spare=True)
     gpu_report.run_round(lambda one: InDocker(one, given), served, report)

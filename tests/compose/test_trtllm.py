@@ -7,7 +7,6 @@ Nothing here says that TensorRT-LLM runs; see tests/stack/test_trtllm.py.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -16,25 +15,16 @@ import httpx
 import pytest
 
 from build.catalog import ROOT
-from tests.ports import first_port
 from tests.stack.conftest import Stack
 
-from .conftest import FILES, HERE, PROJECT, build_base, compose, ports_from
+from .conftest import build_base, compose, gpu_variables, started
 
-PORT = first_port("compose-trtllm")
-TRTLLM = {
-    "COMPOSE_PROJECT_NAME": f"{PROJECT}-trtllm",
-    "COMPOSE_FILE": os.pathsep.join(map(str, [*FILES, HERE / "no_gpu.yaml"])),
-    "TARGET": "trtllm",
-    "TRITON_0_GPUS": "0,1",
-    "TRITON_1_GPUS": "2,3",
-    **ports_from(PORT),
-}
+TRTLLM = gpu_variables("trtllm", TRITON_0_GPUS="0,1", TRITON_1_GPUS="2,3")
 
 
 @pytest.fixture(scope="module")
 def trtllm_stack(nvidia_base: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Built and started as `docker compose` does it, without the devices, which no container here has."""
+    """Two servers of `mini-whisper`, on a base with OpenVINO's graphs of it for the backend's arithmetic."""
     graphs = tmp_path_factory.mktemp("graphs") / "engine"
     compose("cp", "triton-0:/engines/mini-whisper/openvino/engine", str(graphs))
     tests = ROOT / "tests"
@@ -46,14 +36,8 @@ def trtllm_stack(nvidia_base: str, tmp_path_factory: pytest.TempPathFactory) -> 
         *named,
         f"--build-arg=PLAIN={nvidia_base}",
     )
-    try:
-        compose("build", "-q", "triton-0", "builder", seconds=900, **TRTLLM, TRTLLM_BASE=base)
-        compose("up", "--wait", "--no-build", **TRTLLM)
-        yield Stack(
-            f"http://127.0.0.1:{PORT}", f"http://127.0.0.1:{PORT - 80}", f"127.0.0.1:{PORT - 79}", None
-        )
-    finally:
-        compose("down", "-v", **TRTLLM)
+    with started(TRTLLM, base) as stack:
+        yield stack
 
 
 def test_trtllm_answers_in_containers(trtllm_stack: Stack, recordings: dict[str, dict[str, Any]]) -> None:
