@@ -273,9 +273,12 @@ def test_every_query_of_every_dashboard_has_data(text_stack: Stack, prometheus: 
                 wait_for(dashboard, 90, lambda name=dashboard: not silent(prometheus, name))
             except AssertionError:
                 assert silent(prometheus, dashboard) == []
-    targets = prometheus.ask("max_over_time(up[1m])")  # a scrape may be late on a busy machine
-    assert len(targets) == 2 + len(MODELS) + 3  # gateways and nginx, instances, node and probes
-    assert [row["metric"] for row in targets if row["value"][1] != "1"] == []
+    expected = 2 + len(MODELS) + 3  # gateways and nginx, instances, node and probes
+
+    def up() -> list[str]:
+        return [row["value"][1] for row in prometheus.ask("max_over_time(up[1m])")]  # a scrape may be late
+
+    wait_for("every target is up", 60, lambda: up() == ["1"] * expected)  # first scrapes are spread over 10 s
 
 
 def test_figures_are_those_of_the_requests(text_stack: Stack, prometheus: Prometheus) -> None:
