@@ -63,6 +63,8 @@ class EngineFacts(Positions):
         dimensions: size of the vector of an embedding model; 0 if the engine generates
         prompt_width: size of a row of the prompt-embedding table that a request may bring; 0 if it takes none
         prompt_rows: the most rows of that table; 0 for as many as there are positions
+        windows: decoder-only: each layer's sliding window in ids, including the id itself, 0 for all ids
+        score_cap: decoder-only: attention scores x become cap * tanh(x / cap); 0 leaves them
     """
 
     family: str
@@ -89,6 +91,8 @@ class EngineFacts(Positions):
     prompt_rows: int = 0
     other_ends: tuple[int, ...] = ()
     short_frames: tuple[int, ...] = ()
+    windows: tuple[int, ...] = ()
+    score_cap: float = 0.0
 
     @property
     def frames(self) -> int:

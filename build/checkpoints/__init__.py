@@ -81,6 +81,10 @@ def facts_of(shape: Shape, **own: Any) -> EngineFacts:
         vocabulary=shape.vocabulary,
         mels=shape.mels,
         prompt_width=shape.width if shape.prompt_table else 0,
+        windows=tuple(
+            shape.window_of(layer) for layer in range(shape.decoder_layers if shape.windowed else 0)
+        ),
+        score_cap=shape.score_cap,
         **own,
     )
 

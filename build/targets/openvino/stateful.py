@@ -1,17 +1,19 @@
-"""What all exported decoders share: names of graph inputs, key/value caches as state, 8-bit weights.
+"""Graphs of decoders: names of their inputs, caches of keys and values, weights of 8 and 4 bits.
 
-A decoder module's forward takes ids [batch, new]; rows [n, width] for ids beyond its vocabulary, if it takes
-a prompt table; positions [batch, new], if it has positions; mask [batch, heads or 1, new, past + new] and,
-with an encoder output, cross mask [outputs, 1, 1, 1, length], both added to attention scores; bias [batch or
-1, vocabulary or 1], added to the logits; beam_idx [batch]; past keys and values of each layer [batch, heads,
-past, head width], then those of the encoder outputs [outputs, heads, length, head width]. Rows may share an
-encoder output: sharers [outputs, most] lists the rows that attend to each, padded with any row; shares
-[batch] is each row's place in sharers, flattened. It returns the last id's logits [batch, vocabulary],
-log(sum(exp(logits))) [batch], the last id's cross-attention in the alignment heads [batch, heads, encoder
-positions] if the shape has a few (`Shape.step_heads`), and the present keys and values.
+A decoder of an encoder output takes ids [batch, new]; positions [batch, new], if it has positions; mask
+[batch, heads or 1, new, past + new] and cross mask [outputs, 1, 1, 1, length], both added to attention
+scores; bias [batch or 1, vocabulary or 1], added to the logits; beam_idx [batch]; past keys and values of
+each layer [batch, heads, past, head width], then those of the encoder outputs [outputs, heads, length, head
+width]. Rows may share an encoder output: sharers [outputs, most] lists the rows that attend to each, padded
+with any row; shares [batch] is each row's place in sharers, flattened. It returns the last id's logits
+[batch, vocabulary], log(sum(exp(logits))) [batch], the last id's cross-attention in the alignment heads
+[batch, heads, encoder positions] if the shape has a few (`Shape.step_heads`), and the present keys and
+values, which become state.
 
-A decoder-only model reads long prompts. Its caches stay inputs, kept by the server in slots with lengths of
-their own: there is no beam_idx, and it returns keys and values of the new ids alone.
+A decoder alone takes the new ids of all rows in a row, ids [new]; rows [n, width] for ids beyond its
+vocabulary, if it takes a prompt table; positions [new]; last [batch], where each row's last id is; bias as
+above. It returns logits and log(sum(exp(logits))). Its caches are added when it is loaded
+(serving/engine/openvino/attention.py).
 """
 
 from __future__ import annotations
@@ -29,8 +31,6 @@ from openvino._offline_transformations import apply_make_stateful_transformation
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from serving.architectures.layers import capped
-from serving.architectures.shape import Shape
 from serving.architectures.transformer import Decoder
 
 GROUP = 32  # inputs that share a scale of 4-bit weights
@@ -188,39 +188,15 @@ class Stateful:
         return torch.cat([past.index_select(0, self.beam_idx), new], 2)
 
 
-class Slotted:
-    """Caches of a traced decoder-only model, kept by the server in slots: attention to past and to new ids is
-    computed separately, since joining them would copy the whole past at every step.
+class Unpaged:
+    """Caches of a traced decoder-only model: none. Its attention is that of each id's heads among themselves,
+    and stands for what is loaded in its place, an operator that OpenVINO's files cannot hold.
     """
-
-    def __init__(self, past: Sequence[Tensor], mask: Tensor, shape: Shape, positions: Tensor | None) -> None:
-        self.past, self.mask, self.present, self.shape = past, mask, list[Tensor](), shape
-        self.hidden = None if positions is None else self._hidden(positions)
-
-    def _hidden(self, positions: Tensor) -> Tensor | None:
-        """Make the mask of layers with a sliding window, [batch, 1, new, past + new]. A slot's columns are
-        the positions of its past, followed by those of the new ids.
-        """
-        if not self.shape.windowed:
-            return None
-        columns = torch.arange(self.past[0].shape[2])[None].expand(positions.shape[0], -1)
-        back = positions[:, :, None] - torch.cat([columns, positions], 1)[:, None]
-        return torch.minimum(self.mask, torch.where(back >= self.shape.window, -1e9, 0.0)[:, None])
 
     def own(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """See Caches."""
-        self.present += [k, v]
-        keys, values = self.past[2 * layer : 2 * layer + 2]
-        batch, heads, new, width = q.shape
-        # Heads that share keys become rows of one product.
-        q = (q * scale).reshape(batch, k.shape[1], -1, width) if heads != k.shape[1] else q * scale
-        mask = self.mask if self.hidden is None or not self.shape.window_of(layer) else self.hidden
-        mask = mask if heads == k.shape[1] else mask.repeat(1, 1, heads // k.shape[1], 1)
-        scores = torch.cat([q @ keys.transpose(-1, -2), q @ k.transpose(-1, -2)], -1)
-        scores = capped(scores, self.shape.score_cap) + mask
-        weights, count = torch.softmax(scores, -1), keys.shape[2]
-        seen = weights[..., :count] @ values + weights[..., count:] @ v
-        return seen if heads == k.shape[1] else seen.reshape(batch, heads, new, width)
+        q, k, v = (part[0].transpose(0, 1) for part in (q, k, v))
+        return F.scaled_dot_product_attention(q, k, v, scale=scale).transpose(0, 1)[None]
 
     def memory(self, layer: int, q: Tensor, scale: float) -> Tensor:
         """Raise: there is no encoder output."""
@@ -236,19 +212,23 @@ class DecoderStep(nn.Module):
 
     def forward(self, ids: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         shape = self.decoder.shape
-        table, rest = (rest[0], rest[1:]) if shape.prompt_table else (None, rest)
         positions, rest = (rest[0], rest[1:]) if shape.targets else (None, rest)
-        caches: Stateful | Slotted
-        if shape.encoder_layers:
-            mask, cross_mask, sharers, shares, bias, beam_idx, *tensors = rest
-            caches = Stateful(tensors, mask, cross_mask, (sharers, shares), beam_idx, shape.step_heads)
-        else:
-            mask, bias, *tensors = rest
-            caches = Slotted(tensors, mask, shape, positions)
-        x = self.decoder(ids, positions, caches, table=table)
+        mask, cross_mask, sharers, shares, bias, beam_idx, *tensors = rest
+        caches = Stateful(tensors, mask, cross_mask, (sharers, shares), beam_idx, shape.step_heads)
+        x = self.decoder(ids, positions, caches)
         logits = self.decoder.logits(x[:, -1]) + bias
-        seen = [torch.cat(caches.seen, 1)] if isinstance(caches, Stateful) and caches.seen else []
+        seen = [torch.cat(caches.seen, 1)] if caches.seen else []
         return (logits, torch.logsumexp(logits, -1), *seen, *caches.present)
+
+
+class UnpagedStep(DecoderStep):
+    """One step of a decoder-only model, for the new ids of all rows."""
+
+    def forward(self, ids: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        *table, positions, last, bias = rest
+        x = self.decoder(ids[None], positions[None], Unpaged(), table=table[0] if table else None)[0]
+        logits = self.decoder.logits(x[last]) + bias
+        return logits, torch.logsumexp(logits, -1)
 
 
 def memories(layers: int) -> list[str]:
@@ -257,35 +237,47 @@ def memories(layers: int) -> list[str]:
 
 
 def decoder_graph(decoder: Decoder) -> ov.Model:
-    """Trace one decoder step and, if it has an encoder output, turn its self-attention caches into state."""
+    """Trace one decoder step."""
+    if decoder.shape.encoder_layers:
+        return _stateful_graph(decoder)
+    decoder.pack()
+    shape, zeros = decoder.shape, torch.zeros(3, dtype=torch.long)
+    ports = [
+        ("ids", [-1], zeros),
+        *([("table", [-1, shape.width], torch.zeros(4, shape.width))] if shape.prompt_table else []),
+        ("positions", [-1], zeros),
+        ("last", [-1], zeros[:1]),
+        ("bias", [-1, -1], torch.zeros(1, 1)),
+    ]
+    example = tuple(example for _, _, example in ports)
+    return traced(UnpagedStep(decoder), example, [port[:2] for port in ports], ["logits", "log_sum"])
+
+
+def _stateful_graph(decoder: Decoder) -> ov.Model:
+    """Trace one step of a decoder with an encoder output and turn its self-attention caches into state."""
     shape = decoder.shape
-    heads, width, has_memory = shape.cached_heads, shape.head_width, bool(shape.encoder_layers)
+    heads, width = shape.cached_heads, shape.head_width
     cache = [f"{c}{i}" for i in range(shape.decoder_layers) for c in "kv"]
     batch, past, length, masks = 2, 3, 10, heads if shape.relative else 1
+    indices = torch.arange(batch, dtype=torch.int32)
     ports: list[tuple[str, list[int], Tensor]] = [
         ("ids", [-1, -1], torch.zeros(batch, 1, dtype=torch.long)),
-        *([("table", [-1, shape.width], torch.zeros(4, shape.width))] if shape.prompt_table else []),
         *([("positions", [-1, -1], torch.zeros(batch, 1, dtype=torch.long))] if shape.targets else []),
         ("mask", [-1, masks, -1, -1], torch.zeros(batch, masks, 1, past + 1)),
+        ("cross_mask", [-1, 1, 1, 1, -1], torch.zeros(1, 1, 1, 1, length)),
+        ("sharers", [-1, -1], indices[None]),
+        ("shares", [-1], indices),
+        ("bias", [-1, -1], torch.zeros(1, 1)),
+        ("beam_idx", [-1], indices),
     ]
-    indices = torch.arange(batch, dtype=torch.int32)
-    if has_memory:
-        ports += [
-            ("cross_mask", [-1, 1, 1, 1, -1], torch.zeros(1, 1, 1, 1, length)),
-            ("sharers", [-1, -1], indices[None]),
-            ("shares", [-1], indices),
-        ]
-    ports += [("bias", [-1, -1], torch.zeros(1, 1))]
-    ports += [("beam_idx", [-1], indices)] if has_memory else []
     cached = [(f"past.{name}", torch.randn(batch, heads, past, width)) for name in cache]
-    cached += [(f"memory.{name}", torch.randn(1, heads, length, width)) for name in cache if has_memory]
+    cached += [(f"memory.{name}", torch.randn(1, heads, length, width)) for name in cache]
     ports += [(name, [-1, heads, -1, width], tensor) for name, tensor in cached]
     seen = ["cross_attention"] if shape.step_heads else []
     outputs = ["logits", "log_sum", *seen, *(f"present.{name}" for name in cache)]
     example = tuple(example for _, _, example in ports)
     graph = traced(DecoderStep(decoder), example, [port[:2] for port in ports], outputs)
-    if has_memory:
-        make_stateful(
-            graph, [f"past.{name}" for name in cache], [f"present.{name}" for name in cache], heads, width
-        )
+    make_stateful(
+        graph, [f"past.{name}" for name in cache], [f"present.{name}" for name in cache], heads, width
+    )
     return graph

@@ -21,6 +21,7 @@ from conch.bundle import EngineFacts
 
 from ..runtime import Floats, RunningBatch
 from ..sampling import Sampling
+from .attention import add_caches
 
 KERNELS = 32
 # Where weights are int8, activations are rounded by groups of so many numbers: in MiniLM 32 keeps a cosine of
@@ -100,15 +101,18 @@ class OpenVinoRuntime:
         self.facts = EngineFacts.load(folder)
         encoder_precision = precision or hardware_precision(this_cpu(), many_rows=True)
         decoder_precision = precision or hardware_precision(this_cpu(), many_rows=False)
+        if self.facts.score_cap:  # computed in numpy, which has no bf16
+            decoder_precision = "f32"
         self.precision = f"encoder {encoder_precision}, decoder {decoder_precision}"  # for people
         self.memory_type = ov.Type.bf16 if decoder_precision == "bf16" else ov.Type.f32
         core = ov.Core()
         encoding, settings = (
             compile_settings(one, threads) for one in (encoder_precision, decoder_precision)
         )
-        self.decoder = core.compile_model(
-            self._typed(core.read_model(folder / "decoder.xml")), "CPU", settings
-        )
+        decoder = self._typed(core.read_model(folder / "decoder.xml"))
+        if not self.facts.encodes:
+            add_caches(decoder, self.facts)
+        self.decoder = core.compile_model(decoder, "CPU", settings)
         has_encoder = (folder / "encoder.xml").exists()
         self.encoder = (
             core.compile_model(self._typed(core.read_model(folder / "encoder.xml")), "CPU", encoding)
@@ -151,10 +155,10 @@ class OpenVinoRuntime:
 
     def batch(self) -> RunningBatch:
         """See Runtime: of the kind that the decoder is made for."""
-        from .slots import SlotBatch
+        from .paged import PagedBatch
         from .timeline import TimelineBatch
 
-        return SlotBatch(self) if self.takes("past.k0") else TimelineBatch(self)
+        return TimelineBatch(self) if self.facts.encodes else PagedBatch(self)
 
     def close(self) -> None:
         """See Runtime: nothing is left."""

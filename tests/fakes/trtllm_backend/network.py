@@ -7,8 +7,41 @@ from pathlib import Path
 
 import numpy as np
 import openvino as ov
+from openvino import opset13 as op
 
 MASKED = np.float32(-1e9)
+
+
+def input_of(model, name, shape):
+    made = op.parameter(ov.PartialShape(shape), ov.Type.f32)
+    made.output(0).set_names({name})
+    model.add_parameters([made])
+    return made
+
+
+def with_past(model):
+    """A decoder alone whose attention [new, heads, width] also reads past.* [past, heads, width] and gives
+    present.*, instead of pages.
+    """
+    mask = input_of(model, "mask", [1, -1, -1])
+    attentions = [one for one in model.get_ordered_ops() if "DotProductAttention" in one.get_type_name()]
+    for layer, node in enumerate(attentions):
+        _, heads, _ = node.input_value(0).partial_shape
+        _, kept, width = node.input_value(1).partial_shape
+        sharing = np.repeat(np.arange(kept.get_length()), heads.get_length() // kept.get_length())
+        parts = [node.input_value(0)]
+        for i, name in enumerate((f"k{layer}", f"v{layer}")):
+            past = input_of(model, f"past.{name}", [-1, kept, width])
+            whole = op.concat([past, node.input_value(i + 1)], 0)
+            present = op.result(whole)
+            present.output(0).set_names({f"present.{name}"})
+            model.add_results([present])
+            parts.append(op.gather(whole, op.constant(sharing), op.constant(1)))
+        swap = op.constant(np.array([1, 0, 2]))
+        parts = [op.transpose(part, swap) for part in parts]
+        seen = op.scaled_dot_product_attention(*parts, mask, node.input_value(4))
+        node.output(0).replace(op.transpose(seen, swap).output(0))
+    model.validate_nodes_and_infer_types()
 
 
 class Network:
@@ -22,7 +55,10 @@ class Network:
             ov.Core(),
             {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32", "PERFORMANCE_HINT": "LATENCY"},
         )
-        self.decoder = core.compile_model(str(Path(folder) / "decoder.xml"), "CPU", settings)
+        decoder = core.read_model(Path(folder) / "decoder.xml")
+        if not facts["encoder_positions"]:
+            with_past(decoder)
+        self.decoder = core.compile_model(decoder, "CPU", settings)
         self.ports = {name for port in self.decoder.inputs for name in port.get_names()}
         encoder = Path(folder) / "encoder.xml"
         self.encoder = (
@@ -61,11 +97,9 @@ class Session:
         nothing = np.zeros((1, network.prompt_width), np.float32)
         self.table = nothing if table is None else np.asarray(table, np.float32)
         self.stateful = "beam_idx" in network.ports
-        self.past = {
-            name: np.zeros((1, network.heads, 1, network.width), np.float32)
-            for name in network.ports
-            if name.startswith("past.")
-        }
+        empty = np.zeros((0, network.heads, network.width), np.float32)
+        names = [name for name in network.ports if name.startswith("past.") and not self.stateful]
+        self.past = [dict.fromkeys(names, empty)]  # of each row
         if self.stateful:
             request.reset_state()
 
@@ -76,29 +110,46 @@ class Session:
         ids = np.asarray(ids, np.int64)
         rows, count = ids.shape
         places = np.arange(self.length, self.length + count)
+        self.length += count
+        if not self.stateful:
+            read = [
+                self._read(row, places, self.past[parent]) for row, parent in zip(ids, parents, strict=True)
+            ]
+            self.past = [past for _, past in read]
+            return np.concatenate([logits for logits, _ in read])
         inputs = {
             "ids": ids,
             "positions": np.tile(places, (rows, 1)),
             "bias": np.zeros((1, 1), np.float32),
             "mask": self._mask(places, rows),
-            "table": self.table,
+            "beam_idx": np.array(parents, np.int32),
         }
-        if self.stateful:
-            inputs["beam_idx"] = np.array(parents, np.int32)
         inputs |= self.memory
         if self.memory:
             length = next(iter(self.memory.values())).shape[2]
             inputs["cross_mask"] = np.zeros((1, 1, 1, 1, length), np.float32)
             inputs["shares"] = np.arange(rows, dtype=np.int32)
             inputs["sharers"] = inputs["shares"][None]
-        if self.past:
-            inputs |= {name: part[list(parents)] for name, part in self.past.items()}
+        return self._infer(inputs)
+
+    def _infer(self, inputs):
         self.request.infer({name: value for name, value in inputs.items() if name in self.network.ports})
-        for name, part in self.past.items():
-            new = self.request.get_tensor(name.replace("past", "present")).data
-            self.past[name] = np.concatenate([part[list(parents)], new], 2)
-        self.length += count
         return self.request.get_tensor("logits").data.copy()
+
+    def _read(self, ids, places, past):
+        """Logits of one row, and its keys and values from then on."""
+        inputs = {
+            "ids": ids,
+            "table": self.table,
+            "positions": places,
+            "last": np.array([len(ids) - 1]),
+            "bias": np.zeros((1, 1), np.float32),
+            "mask": self._mask(places, 1)[0],
+        }
+        logits = self._infer(inputs | past)
+        return logits, {
+            name: self.request.get_tensor(name.replace("past", "present")).data.copy() for name in past
+        }
 
     def _mask(self, places, rows):
         back = places[:, None] - np.arange(places[-1] + 1)
@@ -107,8 +158,6 @@ class Session:
             seen = np.where(back >= 0, relative[:, np.clip(back, 0, relative.shape[1] - 1)], MASKED)[None]
             return np.repeat(seen.astype(np.float32), rows, 0)
         seen = np.where(back >= 0, np.float32(0), MASKED)
-        if self.past:  # these graphs' past begins with an empty column
-            seen = np.pad(seen, [(0, 0), (1, 0)], constant_values=MASKED)
         return np.repeat(seen[None, None], rows, 0)
 
     def close(self):
