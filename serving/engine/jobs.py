@@ -171,8 +171,9 @@ class Job:
         else:
             self.rows[0].parent, self.reads = parent, 0
 
-    def read(self, parent: int | None, most: int) -> None:
-        """Set its next row to read so many more ids of its prompt (0: all)."""
+    def read(self, parent: int | None, most: int, known: int = 0) -> None:
+        """Set its next row to read so many more ids of its prompt (0: all). The first `known` are cached."""
+        self.position += known
         ids = self.prompt[self.position : self.position + most if most else None]
         row = self.row(parent, ids)
         row.before, self.position = self.prompt[: self.position], self.position + len(ids)

@@ -47,7 +47,7 @@ class EngineMetrics:
         )
         self.tokens = Counter(
             "conch_engine_tokens_total",
-            "Tokens that the decoder has read (prompts) and made, those of the best beam",
+            "Tokens of prompts that the decoder has read or found cached, and those made, of the best beam",
             ["kind"],
             registry=own,
         )
@@ -59,4 +59,5 @@ class EngineMetrics:
             "Positions of the decoder's cache in use, of those that all rows can have",
             own,
         )
-        self.read, self.made = self.tokens.labels("read"), self.tokens.labels("written")
+        kinds = ("read", "cached", "written")
+        self.read, self.cached, self.made = (self.tokens.labels(kind) for kind in kinds)

@@ -47,7 +47,7 @@ class Row:
         bias: float32 [vocabulary] added to its logits, or None
         table: of a new row, float16 or float32 [n, prompt_width]: embeddings of ids from the vocabulary's end
             on
-        before: prompt ids that were read already, if it reads more of its prompt
+        before: prompt ids that were read already, if it reads more of its prompt, or are `known`
         coming: prompt ids that follow in later steps
         choice: how the runtime chooses the next id (see `Runtime.chooses`); None if the caller chooses from
             the logits
@@ -95,6 +95,12 @@ class RunningBatch(Protocol):
 
     def step(self, rows: Sequence[Row]) -> Step:
         """Advance exactly these rows; a row of the last step that no row continues is dropped."""
+
+    def known(self, prompt: Sequence[int]) -> int:
+        """Return how many of a prompt's first ids are cached, less than all: a new row may have them as
+        `before`.
+        """
+        return 0
 
 
 class Runtime(Protocol):

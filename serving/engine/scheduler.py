@@ -240,9 +240,11 @@ class Scheduler:
             return
         chooses = job.guide is None and self.runtime.chooses(job.sampling)
         job.choice = job.sampling if chooses else None
-        job.read(None, 0 if job.table is not None else most)
+        known = 0 if job.table is not None else self.batch.known(job.prompt)
+        job.read(None, 0 if job.table is not None else most, known)
         job.table = None  # its row has it
-        self.metrics.read.inc(len(job.prompt))
+        self.metrics.cached.inc(known)
+        self.metrics.read.inc(len(job.prompt) - known)
         self.running.append(job)
 
     def step(self) -> None:

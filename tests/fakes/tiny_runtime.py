@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conch.bundle import EngineFacts
-from serving.engine.runtime import Row, Step
+from serving.engine.runtime import Row, RunningBatch, Step
 from serving.engine.sampling import Sampling
 
 
-class TinyRuntime:
+class TinyRuntime(RunningBatch):
     """A Runtime (serving/engine/runtime.py): the next id of the sentence gets all the probability."""
 
     def __init__(self, engine: Path) -> None:

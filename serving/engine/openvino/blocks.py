@@ -78,18 +78,29 @@ class Blocks:
 
     def extend(self, sequence: Cached, ids: Sequence[int]) -> Sequence[int]:
         """Make room for a sequence's next ids. Returns those that are to be computed: at least the last."""
-        done = 0
-        while sequence.key is not None and not sequence.length % SIZE and len(ids) - done > SIZE:
-            key = _key(sequence.key, ids[done : done + SIZE])
-            if (block := self.known.get(key)) is None:
-                break
+        found = self.found(sequence.key, ids) if not sequence.length % SIZE else []
+        for key in found:
             self.known.move_to_end(key)
-            self.uses[block] += 1
-            sequence.blocks.append(block)
-            sequence.key, sequence.length, done = key, sequence.length + SIZE, done + SIZE
-        wanted = -(-(sequence.length + len(ids) - done) // SIZE)
+            self.uses[self.known[key]] += 1
+            sequence.blocks.append(self.known[key])
+            sequence.key = key
+        sequence.length += SIZE * len(found)
+        ids = ids[SIZE * len(found) :]
+        wanted = -(-(sequence.length + len(ids)) // SIZE)
         sequence.blocks += [self._take() for _ in range(wanted - len(sequence.blocks))]
-        return ids[done:]
+        return ids
+
+    def found(self, key: bytes | None, ids: Sequence[int]) -> list[bytes]:
+        """Return the keys of known blocks that ids after those of `key` fill, without the last id."""
+        keys = list[bytes]()
+        if key is None:
+            return keys
+        for at in range(0, len(ids) - SIZE, SIZE):
+            key = _key(key, ids[at : at + SIZE])
+            if key not in self.known:
+                break
+            keys.append(key)
+        return keys
 
     def filled(self, sequence: Cached, ids: Sequence[int]) -> None:
         """Take note that ids have been computed. Full blocks are known from now on."""

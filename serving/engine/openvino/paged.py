@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..runtime import Row, Step
+from ..runtime import Row, RunningBatch, Step
+from .attention import SIZE
 from .blocks import Blocks, Cached
 from .rows import Biases, chosen
 from .runtime import OpenVinoRuntime
@@ -16,7 +17,7 @@ from .runtime import OpenVinoRuntime
 KEPT_BYTES = 512 << 20  # caches may grow to so many for the sake of prompts that begin as earlier ones did
 
 
-class PagedBatch:
+class PagedBatch(RunningBatch):
     """Rows that step together, each a sequence with its own blocks of the caches. One inference computes one
     id of each running text and pieces of the prompts of others.
     """
@@ -40,7 +41,8 @@ class PagedBatch:
     def step(self, rows: Sequence[Row]) -> Step:
         """Advance exactly these rows, joining rows last: each with one new id, or with more of its prompt."""
         sequences = self._continued(rows)
-        pieces = [self.blocks.extend(one, row.ids) for one, row in zip(sequences, rows, strict=True)]
+        wanted = [row.ids if row.parent is not None else (*row.before, *row.ids) for row in rows]
+        pieces = [self.blocks.extend(one, ids) for one, ids in zip(sequences, wanted, strict=True)]
         ends = list(accumulate((len(ids) for ids in pieces), initial=0))
         past = [one.length for one in sequences]
         inputs: dict[str, Any] = {
@@ -65,6 +67,10 @@ class PagedBatch:
         self.running = sequences
         logits, log_sums = (self.request.get_tensor(name).data.copy() for name in ("logits", "log_sum"))
         return chosen(logits, log_sums)
+
+    def known(self, prompt: Sequence[int]) -> int:
+        """See RunningBatch: whole blocks."""
+        return SIZE * len(self.blocks.found(b"", prompt))
 
     def _continued(self, rows: Sequence[Row]) -> list[Cached]:
         """Return the sequence of each row; those of the last step that no row continues end."""

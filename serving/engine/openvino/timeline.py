@@ -16,14 +16,14 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from ..runtime import Floats, Row, Step
+from ..runtime import Floats, Row, RunningBatch, Step
 from .rows import MASKED, Biases, chosen
 from .runtime import OpenVinoMemory, OpenVinoRuntime, bits
 
 NOWHERE = -1
 
 
-class TimelineBatch:
+class TimelineBatch(RunningBatch):
     """Rows that step together. `columns` maps columns of the common time axis to each row's positions;
     NOWHERE marks another row's column.
     """

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from serving.architectures.transformer import Decoder
 
-from ..runtime import Row, Step
+from ..runtime import Row, RunningBatch, Step
 from ..sampling import Looked
 from .choosing import simple
 from .device import Device, worth_recording
@@ -38,7 +38,7 @@ JOINING = (8, 4, 2, 1)
 SHORTEST = 4  # a prompt of less than a fourth of a piece is cheaper alone, if there is a graph for it
 
 
-class DeviceBatch(Passes):
+class DeviceBatch(Passes, RunningBatch):
     """A RunningBatch (runtime.py), with a slot for each row; made once, emptied by `clear`. `attends`:
     cross-attention is returned.
     """

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from conch.bundle import EngineFacts
 from conch.names import RANK_MODULE
 
-from ..runtime import Row, Step
+from ..runtime import Row, RunningBatch, Step
 from ..sampling import Sampling
 from .batch import DeviceBatch
 from .device import NoGpu
@@ -85,7 +85,7 @@ class Ranks:
                 process.wait()
 
 
-class LeadingBatch:
+class LeadingBatch(RunningBatch):
     """A RunningBatch of rank 0. `keys` identify the encoder outputs that the others have, too."""
 
     def __init__(self, batch: DeviceBatch, ranks: Ranks, keys: Mapping[TorchMemory, bytes]) -> None:

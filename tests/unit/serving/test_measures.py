@@ -13,7 +13,7 @@ import pytest
 from conch.bundle import EngineFacts
 from serving.engine.collected import Collected
 from serving.engine.jobs import Job, Limits
-from serving.engine.runtime import Row, Step
+from serving.engine.runtime import Row, RunningBatch, Step
 from serving.engine.sampling import Sampling
 from serving.engine.scheduler import Scheduler
 from serving.engine.tracing import Spans
@@ -23,7 +23,7 @@ TRACE, PARENT = "0" * 31 + "7", "00000000000000ff"
 LIMITS = Limits(max_rows=2, max_queue=4)
 
 
-class Clock:
+class Clock(RunningBatch):
     """A runtime whose encoder takes 0.1 s and whose steps take 0.01 s, of a time that only it lets pass."""
 
     facts = EngineFacts("gpt2", positions=20, vocabulary=10, end_id=9)
@@ -105,6 +105,7 @@ def test_a_requests_time_is_where_it_was_spent(monkeypatch: Any) -> None:
         "conch_engine_token_seconds_count": 3,
         "conch_engine_token_seconds_sum": 0.03,
         "conch_engine_tokens_totalread": 6,
+        "conch_engine_tokens_totalcached": 0,
         "conch_engine_tokens_totalwritten": 15,
         "conch_engine_requests_waiting": 0,
         "conch_engine_rows_in_use": 0,

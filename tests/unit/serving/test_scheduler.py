@@ -18,7 +18,7 @@ from serving.engine.answers import Answers, WantedOutputs
 from serving.engine.collected import Collected
 from serving.engine.endpoint import EngineReply
 from serving.engine.jobs import Job, Limits
-from serving.engine.runtime import Looked, Row, Step
+from serving.engine.runtime import Looked, Row, RunningBatch, Step
 from serving.engine.sampling import Sampling
 from serving.engine.scheduler import Scheduler
 from serving.errors import BadRequest
@@ -41,7 +41,7 @@ class Encoding:
         return self.engine.steps >= self.due
 
 
-class Engine:
+class Engine(RunningBatch):
     """A Runtime that writes down what it is asked."""
 
     facts: Any = SimpleNamespace(positions=64, aligns=True, attends=True, vocabulary=4)
