@@ -144,12 +144,6 @@ def written(conversation: Conversation) -> dict[str, Any]:
     }
 
 
-def _peers(path: Path) -> dict[str, Any]:
-    """Return the results of an earlier run for the same audio."""
-    known: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
-    return {name: known[name] for name in ("senko", "sherpa-onnx") if name in known}
-
-
 def judge(weights: Path, bundle: Path, output: Path, manners: Sequence[Manner], url: str, names: str) -> None:
     """Write each recording, the truth and Conch's result."""
     voices, said = InProcessVoices(bundle), conversations.texts("conversation.txt")

@@ -242,8 +242,8 @@ def _table(inputs: Arrays, facts: EngineFacts) -> NDArray[Any] | None:
 
 
 def _check_extra_ids(inputs: Arrays, ids: tuple[int, ...]) -> None:
-    """Check `prompt_table_extra_ids`, which tell TensorRT-LLM which cached blocks requests may share. This
-    engine shares none, so any values will do, one for each id.
+    """Check `prompt_table_extra_ids`, which tell TensorRT-LLM which cached blocks requests may share. These
+    engines share none of prompts with a table, so any values will do, one for each id.
     """
     extra = inputs.get("prompt_table_extra_ids")
     if extra is not None and extra.size not in (0, len(ids)):

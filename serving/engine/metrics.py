@@ -47,7 +47,7 @@ class EngineMetrics:
         )
         self.tokens = Counter(
             "conch_engine_tokens_total",
-            "Tokens of prompts that the decoder has read or found cached, and those made, of the best beam",
+            "Tokens of prompts, read or found cached, and tokens written, those of the best beam",
             ["kind"],
             registry=own,
         )

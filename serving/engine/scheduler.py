@@ -162,12 +162,14 @@ class Scheduler:
         before, most, read = len(self.running), self._prefill, 0
         reading = any(job.reads for job in self.running)
         while self.encoding:
-            memory, prompt = self.encoding[0].memory, len(self.encoding[0].prompt)
+            job = self.encoding[0]
+            memory, known = job.memory, 0 if job.table is not None else self.batch.known(job.prompt)
+            prompt = len(job.prompt) - known
             if memory is not None and not memory.ready(wait=wait and not self.running):
                 break
             if most and (read or reading) and read + prompt > most:  # one long prompt is read at a time
                 break
-            self._begin(self.encoding.popleft(), most)
+            self._begin(self.encoding.popleft(), most, known)
             read += prompt
         return len(self.running) > before
 
@@ -223,8 +225,10 @@ class Scheduler:
             return False
         return True
 
-    def _begin(self, job: Job, most: int = 0) -> None:
-        """Start a job. `most` is the number of prompt ids that the next step reads; 0 for all."""
+    def _begin(self, job: Job, most: int, known: int) -> None:
+        """Start a job. `most` is the number of prompt ids that the next step reads, 0 for all; the first
+        `known` are cached.
+        """
         job.joined = time.monotonic()
         if job.memory is not None and job.memory.failed is not None:
             job.listener.fail(job.memory.failed)
@@ -240,7 +244,6 @@ class Scheduler:
             return
         chooses = job.guide is None and self.runtime.chooses(job.sampling)
         job.choice = job.sampling if chooses else None
-        known = 0 if job.table is not None else self.batch.known(job.prompt)
         job.read(None, 0 if job.table is not None else most, known)
         job.table = None  # its row has it
         self.metrics.cached.inc(known)

@@ -125,11 +125,14 @@ class CappedAttention(ov.Op):  # type: ignore[misc]
             new = slice(begins[i], begins[i + 1])
             own = blocks[block_begins[i] : block_begins[i + 1]]
             places = np.arange(start, start + new.stop - new.start)
+            first = max(0, start - self.window + 1) // SIZE if self.window else 0
             for cache, fresh in ((keys, k), (values, v)):
                 cache[own[places // SIZE], :, places % SIZE] = self._heads(fresh[new])
-            seen_keys, seen_values = (self._cached(cache[own], places[-1] + 1) for cache in (keys, values))
+            seen_keys, seen_values = (
+                self._cached(cache[own[first:]], places[-1] + 1 - first * SIZE) for cache in (keys, values)
+            )
             queries = self._heads(q[new]) * scale
-            outputs[0].data[new] = self._attended(queries, seen_keys, seen_values, places)
+            outputs[0].data[new] = self._attended(queries, seen_keys, seen_values, places - first * SIZE)
         return True
 
     def _heads(self, x: NDArray[Any]) -> NDArray[Any]:
@@ -144,10 +147,9 @@ class CappedAttention(ov.Op):  # type: ignore[misc]
     def _attended(
         self, q: NDArray[Any], keys: NDArray[Any], values: NDArray[Any], places: NDArray[Any]
     ) -> NDArray[Any]:
-        """Attend from `places` to all positions up to each: [new, heads * head width]."""
-        grouped = q.reshape(len(q), len(keys), -1, self.width).transpose(
-            1, 2, 0, 3
-        )  # [key heads, sharers, ...
+        """Attend from `places` of the cached positions to all up to each: [new, heads * head width]."""
+        # [key heads, sharers, new, head width]
+        grouped = q.reshape(len(q), len(keys), -1, self.width).transpose(1, 2, 0, 3)
         scores = np.tanh(grouped @ keys.swapaxes(1, 2)[:, None] / self.cap) * self.cap
         back = places[:, None] - np.arange(keys.shape[1])
         hidden = (back < 0) | (back >= (self.window or len(back[0])))

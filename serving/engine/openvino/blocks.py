@@ -1,14 +1,14 @@
 """Blocks of the caches of decoder-only models, and the sequences that share them.
 
-A block that is full is known by its ids and all before them, also after its sequences have ended, until its
-place is needed: a prompt that begins with the same ids is not read again (system prompts, conversations).
+A full block is known by its ids and all before them. It is kept when its sequences have ended, until its
+place is needed, so a prompt that begins with the same ids is not read again.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,19 +40,23 @@ class Cached:
 
 
 class Blocks:
-    """Caches that grow by need, in blocks. `kept` is how many blocks there may be for the sake of sequences
-    that have ended.
+    """Caches that grow by need, in blocks. `most` is how many there may be for the sake of sequences that
+    have ended; `place` is told of each cache that is new, by its number.
     """
 
-    def __init__(self, ports: Sequence[tuple[ov.Type, Sequence[int]]], kept: int) -> None:
+    def __init__(
+        self,
+        ports: Sequence[tuple[ov.Type, Sequence[int]]],
+        most: int,
+        place: Callable[[int, ov.Tensor], None],
+    ) -> None:
         """`ports`: type and shape [blocks, ...] of each cache."""
-        self.ports, self.kept = ports, kept
-        self.caches = [ov.Tensor(kind, ov.Shape([0, *shape[1:]])) for kind, shape in ports]
-        self.views: list[NDArray[Any]] = [bits(cache) for cache in self.caches]
+        self.ports, self.most, self.place = ports, max(FEW, most), place
+        self.views: list[NDArray[Any]] = [np.zeros(0)] * len(ports)
         self.free: list[int] = []
         self.uses: list[int] = []  # sequences that use each block
-        self.keys: dict[int, bytes] = {}
-        self.known: OrderedDict[bytes, int] = OrderedDict()  # least recently used first
+        self.by_key: OrderedDict[bytes, int] = OrderedDict()  # least recently used first
+        self.key_of: dict[int, bytes] = {}
         self._grow(FEW)
 
     def fork(self, sequences: Sequence[Cached]) -> list[Cached]:
@@ -76,31 +80,38 @@ class Blocks:
                 view[to] = view[origin]
         return made
 
-    def extend(self, sequence: Cached, ids: Sequence[int]) -> Sequence[int]:
-        """Make room for a sequence's next ids. Returns those that are to be computed: at least the last."""
-        found = self.found(sequence.key, ids) if not sequence.length % SIZE else []
+    def match(self, sequence: Cached, ids: Sequence[int]) -> Sequence[int]:
+        """Add the known blocks that a sequence's next ids fill. Returns the ids that are to be computed: at
+        least the last.
+        """
+        found = [] if sequence.length % SIZE else self.found(sequence.key, ids)
         for key in found:
-            self.known.move_to_end(key)
-            self.uses[self.known[key]] += 1
-            sequence.blocks.append(self.known[key])
+            self.uses[self.by_key[key]] += 1
+            sequence.blocks.append(self.by_key[key])
             sequence.key = key
         sequence.length += SIZE * len(found)
-        ids = ids[SIZE * len(found) :]
-        wanted = -(-(sequence.length + len(ids)) // SIZE)
-        sequence.blocks += [self._take() for _ in range(wanted - len(sequence.blocks))]
-        return ids
+        return ids[SIZE * len(found) :]
 
     def found(self, key: bytes | None, ids: Sequence[int]) -> list[bytes]:
-        """Return the keys of known blocks that ids after those of `key` fill, without the last id."""
+        """Return the keys of known blocks that ids after those of `key` fill, without the last id. They count
+        as used now.
+        """
         keys = list[bytes]()
         if key is None:
             return keys
         for at in range(0, len(ids) - SIZE, SIZE):
             key = _key(key, ids[at : at + SIZE])
-            if key not in self.known:
+            if key not in self.by_key:
                 break
             keys.append(key)
+        for key in reversed(keys):
+            self.by_key.move_to_end(key)
         return keys
+
+    def reserve(self, sequence: Cached, more: int) -> None:
+        """Make room for so many more positions of a sequence."""
+        wanted = -(-(sequence.length + more) // SIZE)
+        sequence.blocks += [self._take() for _ in range(wanted - len(sequence.blocks))]
 
     def filled(self, sequence: Cached, ids: Sequence[int]) -> None:
         """Take note that ids have been computed. Full blocks are known from now on."""
@@ -112,8 +123,8 @@ class Blocks:
             sequence.key = _key(sequence.key, sequence.rest[:SIZE])
             del sequence.rest[:SIZE]
             block = sequence.blocks[(sequence.length - len(sequence.rest)) // SIZE - 1]
-            if self.known.setdefault(sequence.key, block) == block:
-                self.keys[block] = sequence.key
+            if self.by_key.setdefault(sequence.key, block) == block:
+                self.key_of[block] = sequence.key
 
     def drop(self, sequence: Cached) -> None:
         """End a sequence. Its last blocks are forgotten first, which are of no use without the others."""
@@ -121,14 +132,23 @@ class Blocks:
             self.uses[block] -= 1
             if self.uses[block]:
                 continue
-            if block in self.keys:
-                self.known.move_to_end(self.keys[block])
+            if block in self.key_of:
+                self.by_key.move_to_end(self.key_of[block])
             else:
                 self.free.append(block)
 
+    def shrink(self) -> None:
+        """Give back what sequences needed beyond `most`, when all have ended."""
+        if len(self.uses) > self.most:
+            stay = list(self.by_key.items())[-self.most :]
+            self._resize(self.most, [block for _, block in stay])
+            self.by_key = OrderedDict((key, block) for block, (key, _) in enumerate(stay))
+            self.key_of = {block: key for key, block in self.by_key.items()}
+            self.free = list(range(len(stay), self.most))
+
     def _take(self) -> int:
         """Return a block that no sequence uses."""
-        if not self.free and len(self.uses) >= self.kept:
+        if not self.free and len(self.uses) >= self.most:
             self._forget()
         if not self.free:
             self._grow(max(FEW, len(self.uses) // 2))
@@ -140,19 +160,27 @@ class Blocks:
 
     def _forget(self) -> None:
         """Free the block that was not used for the longest time, if there is one."""
-        block = next((block for block in self.known.values() if not self.uses[block]), None)
+        block = next((block for block in self.by_key.values() if not self.uses[block]), None)
         if block is not None:
-            del self.known[self.keys.pop(block)]
+            del self.by_key[self.key_of.pop(block)]
             self.free.append(block)
 
     def _grow(self, more: int) -> None:
         had = len(self.uses)
+        wanted = had + more if had >= self.most else min(had + more, self.most)
+        self._resize(wanted, range(had))
+        self.free += reversed(range(had, wanted))
+
+    def _resize(self, count: int, stay: Sequence[int]) -> None:
+        """Make new caches that begin with the blocks that stay, one after the other to save memory."""
         for i, (kind, shape) in enumerate(self.ports):
-            larger = ov.Tensor(kind, ov.Shape([had + more, *shape[1:]]))
-            bits(larger)[:had] = self.views[i]
-            self.caches[i], self.views[i] = larger, bits(larger)
-        self.free += reversed(range(had, had + more))
-        self.uses += [0] * more
+            cache = ov.Tensor(kind, ov.Shape([count, *shape[1:]]))
+            view = bits(cache)
+            if len(stay):
+                view[: len(stay)] = self.views[i][stay] if isinstance(stay, list) else self.views[i]
+            self.views[i] = view
+            self.place(i, cache)
+        self.uses = self.uses[:count] + [0] * (count - len(self.uses))
 
 
 def _key(before: bytes, ids: Sequence[int]) -> bytes:

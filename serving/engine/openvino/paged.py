@@ -27,22 +27,26 @@ class PagedBatch(RunningBatch):
         self.request = runtime.decoder.create_infer_request()
         self.biases = Biases(runtime.facts.vocabulary)
         self.names = [f"{c}{i}" for i in range(runtime.facts.layers) for c in "kv"]
-        self.blocks = self._empty()
+        self.blocks = self._blocks()
         self.running: list[Cached] = []
 
-    def _empty(self) -> Blocks:
+    def _blocks(self) -> Blocks:
         ports = [self.runtime.decoder.input(name) for name in self.names]
         kinds = [
             (port.element_type, [size.get_max_length() for size in port.partial_shape]) for port in ports
         ]
         block = sum(kind.bitwidth * int(np.prod(shape[1:])) // 8 for kind, shape in kinds)
-        return Blocks(kinds, KEPT_BYTES // block)
+        return Blocks(
+            kinds, KEPT_BYTES // block, lambda i, cache: self.request.set_tensor(self.names[i], cache)
+        )
 
     def step(self, rows: Sequence[Row]) -> Step:
         """Advance exactly these rows, joining rows last: each with one new id, or with more of its prompt."""
         sequences = self._continued(rows)
         wanted = [row.ids if row.parent is not None else (*row.before, *row.ids) for row in rows]
-        pieces = [self.blocks.extend(one, ids) for one, ids in zip(sequences, wanted, strict=True)]
+        pieces = [self.blocks.match(one, ids) for one, ids in zip(sequences, wanted, strict=True)]
+        for one, ids in zip(sequences, pieces, strict=True):  # what they match is not taken by others
+            self.blocks.reserve(one, len(ids))
         ends = list(accumulate((len(ids) for ids in pieces), initial=0))
         past = [one.length for one in sequences]
         inputs: dict[str, Any] = {
@@ -58,15 +62,13 @@ class PagedBatch(RunningBatch):
                 list(accumulate((len(one.blocks) for one in sequences), initial=0)), np.int32
             ),
             "longest": np.array(max(map(sum, zip(past, map(len, pieces), strict=True))), np.int32),
-            **dict(zip(self.names, self.blocks.caches, strict=True)),
             **self._ids(rows, pieces),
         }
         self.request.infer(inputs)
         for one, ids in zip(sequences, pieces, strict=True):
             self.blocks.filled(one, ids)
         self.running = sequences
-        logits, log_sums = (self.request.get_tensor(name).data.copy() for name in ("logits", "log_sum"))
-        return chosen(logits, log_sums)
+        return chosen(*(self.request.get_tensor(name).data for name in ("logits", "log_sum")))
 
     def known(self, prompt: Sequence[int]) -> int:
         """See RunningBatch: whole blocks."""
@@ -79,8 +81,8 @@ class PagedBatch(RunningBatch):
         for one in self.running:
             if id(one) not in there:
                 self.blocks.drop(one)
-        if not kept and len(self.blocks.uses) > self.blocks.kept:
-            self.blocks = self._empty()
+        if not kept:
+            self.blocks.shrink()
         new = rows[len(kept) :]
         assert all(row.parent is None for row in new)
         return self.blocks.fork(kept) + [Cached(key=b"" if row.table is None else None) for row in new]
@@ -92,10 +94,10 @@ class PagedBatch(RunningBatch):
         ids = np.array([token for piece in pieces for token in piece], np.int64)
         if not (width := self.runtime.facts.prompt_width):
             return {"ids": ids}
-        none = np.zeros((0, width))
+        none = np.zeros((0, width), np.float32)
         tables = [none if row.table is None else row.table for row in rows]
         shift = np.repeat(
             list(accumulate(map(len, tables[:-1]), initial=0)), [len(piece) for piece in pieces]
         )
-        table = np.concatenate([*tables, np.zeros((1, width))]).astype(np.float32)  # never empty
+        table = np.concatenate([*tables, np.zeros((1, width), np.float32)])  # never empty
         return {"ids": np.where(ids >= self.runtime.facts.vocabulary, ids + shift, ids), "table": table}

@@ -9,8 +9,6 @@ import numpy as np
 from ..runtime import Floats, Step
 from ..sampling import Looked
 
-MASKED = np.float32(-1e9)  # what is added to the score of a place that a row must not see
-
 
 class Biases:
     """The logit biases of a batch, rebuilt only when its rows change, since the array is as large as the

@@ -144,10 +144,10 @@ class OpenVinoRuntime:
         """
         steps = PrePostProcessor(model)
         for port in model.inputs:
-            if port.get_any_name().startswith(("memory.", "past.")):
+            if port.get_any_name().startswith("memory."):
                 steps.input(port.get_any_name()).tensor().set_element_type(self.memory_type)
         for port in model.outputs:
-            if port.get_any_name().startswith(("memory.", "present.")):
+            if port.get_any_name().startswith("memory."):
                 steps.output(port.get_any_name()).tensor().set_element_type(self.memory_type)
             if port.get_any_name() == "cross_attention":  # numpy takes 30 ms for what underflows
                 steps.output("cross_attention").tensor().set_element_type(ov.Type.f16)

@@ -17,9 +17,10 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from ..runtime import Floats, Row, RunningBatch, Step
-from .rows import MASKED, Biases, chosen
+from .rows import Biases, chosen
 from .runtime import OpenVinoMemory, OpenVinoRuntime, bits
 
+MASKED = np.float32(-1e9)  # what is added to the score of a place that a row must not see
 NOWHERE = -1
 
 

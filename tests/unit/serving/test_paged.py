@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import openvino as ov
 import pytest
+from prometheus_client import Counter
 
 from serving.engine.collected import Collected
 from serving.engine.jobs import Limits
@@ -62,44 +63,32 @@ def test_prompts_that_begin_alike(model: Model, scheduler: Scheduler) -> None:
     system = ids_of(1, 2 * SIZE + 5)
     asked = [system + ids_of(seed, 1 + seed) for seed in range(2, 8)]
     first = answers(scheduler, asked[:1], runtime)
-    assert isinstance(scheduler.batch, PagedBatch)
-    computed, extend = list[int](), scheduler.batch.blocks.extend
-
-    def noted(sequence: Cached, ids: Sequence[int]) -> Sequence[int]:
-        piece = extend(sequence, ids)
-        computed.append(len(piece))
-        return piece
-
-    scheduler.batch.blocks.extend = noted  # type: ignore[method-assign]
     said = first + answers(scheduler, asked[1:], runtime)
     assert said == [expected(ids) for ids in asked]
-    assert max(computed) <= SIZE, "no more than the last block of a prompt"
-    before = sum(computed)
-    goes_on = asked[3] + said[3] + ids_of(9, 3)
+    cached = scheduler.metrics.cached
+    assert count(cached) == len(asked[1:]) * 2 * SIZE
+    prompt, answer = max(zip(asked, said, strict=True), key=lambda pair: len(pair[0] + pair[1]))
+    goes_on = prompt + answer + ids_of(9, 3)
+    whole = SIZE * (len(prompt + answer[:-1]) // SIZE)
+    assert whole > len(prompt), "what was generated is known as well"
     assert answers(scheduler, [goes_on], runtime) == [expected(goes_on)]
-    assert sum(computed) - before < len(goes_on), "what was generated is known as well"
+    assert count(cached) == len(asked[1:]) * 2 * SIZE + whole
 
 
-def test_a_table_is_not_taken_for_another() -> None:
-    """Ids that stand for rows of a prompt table do not tell what was read."""
-    blocks = made_blocks()
-    ids = ids_of(1, 3 * SIZE)
-    for _ in range(2):
-        pictured = Cached(key=None)
-        assert blocks.extend(pictured, ids) == ids
-        blocks.filled(pictured, ids)
-        blocks.drop(pictured)
-    assert not blocks.known
+def count(counter: Counter) -> float:
+    (family,) = counter.collect()
+    return sum(sample.value for sample in family.samples if sample.name.endswith("_total"))
 
 
-def made_blocks(kept: int = 64) -> Blocks:
-    return Blocks([(ov.Type.f32, [-1, 2, SIZE, 4])] * 2, kept)
+def made_blocks(most: int = 64) -> Blocks:
+    return Blocks([(ov.Type.f32, [-1, 2, SIZE, 4])] * 2, most, lambda _number, _cache: None)
 
 
 def read(blocks: Blocks, ids: Sequence[int]) -> tuple[Cached, int]:
     """Return a sequence that has read these ids, and how many of them were computed."""
     made = Cached()
-    computed = blocks.extend(made, ids)
+    computed = blocks.match(made, ids)
+    blocks.reserve(made, len(computed))
     blocks.filled(made, computed)
     return made, len(computed)
 
@@ -122,7 +111,7 @@ def test_beams_share_what_is_full_and_copy_the_rest() -> None:
 
 def test_blocks_of_the_oldest_prompts_are_used_again() -> None:
     """From the end of each, since no prompt is found without its beginning; and caches grow for what runs."""
-    blocks = made_blocks(kept=FEW)
+    blocks = made_blocks(most=FEW)
     prompts = [ids_of(seed, 8 * SIZE) for seed in range(3)]
     for ids in prompts[:2]:
         blocks.drop(read(blocks, ids)[0])
@@ -141,9 +130,9 @@ def test_blocks_of_the_oldest_prompts_are_used_again() -> None:
 
 def test_a_block_begins_empty() -> None:
     """What another text has left in it may be no number, and zero times that is none either."""
-    blocks = made_blocks(kept=0)
+    blocks = made_blocks(most=FEW)
     one = Cached(key=None)
-    blocks.extend(one, ids_of(1, FEW * SIZE))
+    blocks.reserve(one, FEW * SIZE)
     for view in blocks.views:
         view.fill(np.nan)
     blocks.drop(one)
@@ -151,11 +140,26 @@ def test_a_block_begins_empty() -> None:
     assert all(not view[other.blocks].any() for view in blocks.views)
 
 
+def test_old_prompts_do_not_grow_the_caches() -> None:
+    """Beyond what is kept for them, which is no step of their growth."""
+    blocks = made_blocks(most=FEW + 5)
+    for seed in range(12):
+        blocks.drop(read(blocks, ids_of(seed, 3 * SIZE))[0])
+    assert len(blocks.uses) == FEW + 5
+    assert read(blocks, ids_of(11, 3 * SIZE))[1] == SIZE
+
+
 def test_idle_caches_give_memory_back(model: Model) -> None:
-    """What running texts needed beyond what is kept for later ones."""
-    batch = PagedBatch(model[0])
-    batch.blocks.kept = FEW
-    batch.step([Row(None, tuple(ids_of(seed, 120)), 0, None) for seed in range(6)])
+    """What running texts needed beyond what is kept; the last prompts are still known."""
+    batch, prompts = PagedBatch(model[0]), [tuple(ids_of(seed, 120)) for seed in range(8)]
+    batch.blocks.most = FEW
+    fresh = [batch.step([Row(None, ids, 0, None)]).logits(0).copy() for ids in prompts]
+    batch.step([Row(None, ids, 0, None) for ids in prompts])
     assert len(batch.blocks.uses) > FEW
     batch.step([Row(None, (5, 6), 0, None)])
     assert len(batch.blocks.uses) == FEW
+    known = [batch.known(ids) for ids in prompts]
+    assert sum(known) >= FEW // 2 * SIZE
+    last = max(range(8), key=known.__getitem__)
+    read_on = Row(None, prompts[last][known[last] :], known[last], None, before=prompts[last][: known[last]])
+    np.testing.assert_allclose(batch.step([read_on]).logits(0), fresh[last], atol=1e-3)

@@ -337,23 +337,46 @@ def test_an_answered_request_leaves_no_memory() -> None:
         scheduler.stop()
 
 
+class Reads(Engine):
+    """Writes down how many prompt ids were read before, and are read, by each row."""
+
+    facts: Any = SimpleNamespace(positions=64, aligns=False, attends=False, vocabulary=4, encodes=False)
+
+    def __init__(self, known: int = 0) -> None:
+        super().__init__()
+        self.read: list[list[tuple[int, int] | None]] = []
+        self.cached = known
+
+    def known(self, prompt: Sequence[int]) -> int:
+        return min(self.cached, len(prompt) - 1)
+
+    def step(self, rows: Sequence[Row]) -> Step:
+        self.read.append([(len(row.before), len(row.ids)) if row.reads else None for row in rows])
+        return super().step(rows)
+
+
+def job(prompt: int, tokens: int) -> Job:
+    return Job((1,) * prompt, Sampling(max_tokens=tokens, end_id=-1), Collected())
+
+
+def test_cached_ids_are_not_waited_for() -> None:
+    """Prompts of which few ids are not cached join together, next to a text that runs."""
+    engine = Reads(known=30)
+    scheduler = Scheduler(engine, Limits(max_rows=4, prefill_tokens=4))
+    scheduler.waiting.append(job(3, 12))
+    scheduler.admit()
+    scheduler.begin()
+    scheduler.step()
+    scheduler.waiting.extend(job(32, 2) for _ in range(3))
+    scheduler.admit(3)
+    scheduler.begin()
+    scheduler.step()
+    assert engine.read == [[(2, 1)], [None, (30, 2), (30, 2)]]
+
+
 def test_long_prompts_are_read_between_the_steps_of_others() -> None:
     """Few ids at a time while a text runs, and a short prompt joins meanwhile; many where nobody waits."""
-
-    class Reads(Engine):
-        facts: Any = SimpleNamespace(positions=64, aligns=False, attends=False, vocabulary=4, encodes=False)
-
-        def step(self, rows: Sequence[Row]) -> Step:
-            self.read.append([(len(row.before), len(row.ids)) if row.reads else None for row in rows])
-            return super().step(rows)
-
-        read: list[list[tuple[int, int] | None]]
-
-    def job(prompt: int, tokens: int) -> Job:
-        return Job((1,) * prompt, Sampling(max_tokens=tokens, end_id=-1), Collected())
-
     engine = Reads()
-    engine.read = []
     scheduler = Scheduler(engine, Limits(max_rows=4, prefill_tokens=4))
     first, long, short = job(2, 12), job(11, 2), job(3, 2)
     for one in (first, long, short):
