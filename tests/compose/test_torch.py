@@ -60,13 +60,13 @@ def test_the_base_is_pinned_once() -> None:
 
 
 def test_the_gpu_report_goes_through_docker(
-    torch_stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    torch_stack: Stack, nvidia_base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A whole round: build, start, answers, speed, and one of two containers' tritonservers killed."""
     monkeypatch.setattr(gpu_report, "SECONDS", 0.3)
     report, given = (
         gpu_report.GpuReport(tmp_path / "report.md"),
-        {**os.environ, **TORCH, "PORT": str(int(TORCH["PORT"]) + 10)},
+        {**os.environ, **TORCH, "TORCH_BASE": nvidia_base, "PORT": str(int(TORCH["PORT"]) + 10)},
     )
     served = Round("torch", ("mini-whisper",), spare=True)
     gpu_report.run_round(lambda one: InDocker(one, given), served, report)
