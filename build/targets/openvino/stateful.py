@@ -188,9 +188,9 @@ class Stateful:
         return torch.cat([past.index_select(0, self.beam_idx), new], 2)
 
 
-class Unpaged:
-    """Caches of a traced decoder-only model: none. Its attention is that of each id's heads among themselves,
-    and stands for what is loaded in its place, an operator that OpenVINO's files cannot hold.
+class AttentionPlaceholder:
+    """Attention of each id's heads among themselves, which paged attention replaces when the graph is loaded:
+    OpenVINO's files cannot hold that operator.
     """
 
     def own(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
@@ -221,12 +221,14 @@ class DecoderStep(nn.Module):
         return (logits, torch.logsumexp(logits, -1), *seen, *caches.present)
 
 
-class UnpagedStep(DecoderStep):
+class DecoderOnlyStep(DecoderStep):
     """One step of a decoder-only model, for the new ids of all rows."""
 
     def forward(self, ids: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         *table, positions, last, bias = rest
-        x = self.decoder(ids[None], positions[None], Unpaged(), table=table[0] if table else None)[0]
+        x = self.decoder(
+            ids[None], positions[None], AttentionPlaceholder(), table=table[0] if table else None
+        )[0]
         logits = self.decoder.logits(x[last]) + bias
         return logits, torch.logsumexp(logits, -1)
 
@@ -250,7 +252,7 @@ def decoder_graph(decoder: Decoder) -> ov.Model:
         ("bias", [-1, -1], torch.zeros(1, 1)),
     ]
     example = tuple(example for _, _, example in ports)
-    return traced(UnpagedStep(decoder), example, [port[:2] for port in ports], ["logits", "log_sum"])
+    return traced(DecoderOnlyStep(decoder), example, [port[:2] for port in ports], ["logits", "log_sum"])
 
 
 def _stateful_graph(decoder: Decoder) -> ov.Model:

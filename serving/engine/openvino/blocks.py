@@ -30,29 +30,31 @@ class Cached:
         blocks: its blocks, in order
         length: positions that they hold
         key: of its full blocks; None if its ids do not tell what it has read
-        rest: ids after its full blocks
+        tail: ids after its full blocks
     """
 
     blocks: list[int] = field(default_factory=list)
     length: int = 0
     key: bytes | None = b""
-    rest: list[int] = field(default_factory=list)
+    tail: list[int] = field(default_factory=list)
 
 
 class Blocks:
     """Caches that grow by need, in blocks. `most` is how many there may be for the sake of sequences that
-    have ended; `place` is told of each cache that is new, by its number.
+    have ended; `set_cache` receives each new cache and its number.
     """
 
     def __init__(
         self,
         ports: Sequence[tuple[ov.Type, Sequence[int]]],
         most: int,
-        place: Callable[[int, ov.Tensor], None],
+        set_cache: Callable[[int, ov.Tensor], None],
     ) -> None:
         """`ports`: type and shape [blocks, ...] of each cache."""
-        self.ports, self.most, self.place = ports, max(FEW, most), place
-        self.views: list[NDArray[Any]] = [np.zeros(0)] * len(ports)
+        self.ports, self.most, self.set_cache = ports, max(FEW, most), set_cache
+        self.views: list[NDArray[Any]] = [
+            bits(ov.Tensor(kind, ov.Shape([0, *shape[1:]]))) for kind, shape in ports
+        ]
         self.free: list[int] = []
         self.uses: list[int] = []  # sequences that use each block
         self.by_key: OrderedDict[bytes, int] = OrderedDict()  # least recently used first
@@ -73,7 +75,7 @@ class Blocks:
                 self.uses[block] += 1
             own = [self._take() for _ in one.blocks[full:]]
             copies += zip(own, one.blocks[full:], strict=True)
-            made.append(Cached(one.blocks[:full] + own, one.length, one.key, list(one.rest)))
+            made.append(Cached(one.blocks[:full] + own, one.length, one.key, list(one.tail)))
         if copies:
             to, origin = (list(column) for column in zip(*copies, strict=True))
             for view in self.views:
@@ -118,11 +120,11 @@ class Blocks:
         sequence.length += len(ids)
         if sequence.key is None:
             return
-        sequence.rest += ids
-        while len(sequence.rest) >= SIZE:
-            sequence.key = _key(sequence.key, sequence.rest[:SIZE])
-            del sequence.rest[:SIZE]
-            block = sequence.blocks[(sequence.length - len(sequence.rest)) // SIZE - 1]
+        sequence.tail += ids
+        while len(sequence.tail) >= SIZE:
+            sequence.key = _key(sequence.key, sequence.tail[:SIZE])
+            del sequence.tail[:SIZE]
+            block = sequence.blocks[(sequence.length - len(sequence.tail)) // SIZE - 1]
             if self.by_key.setdefault(sequence.key, block) == block:
                 self.key_of[block] = sequence.key
 
@@ -168,18 +170,17 @@ class Blocks:
     def _grow(self, more: int) -> None:
         had = len(self.uses)
         wanted = had + more if had >= self.most else min(had + more, self.most)
-        self._resize(wanted, range(had))
+        self._resize(wanted, list(range(had)))
         self.free += reversed(range(had, wanted))
 
-    def _resize(self, count: int, stay: Sequence[int]) -> None:
+    def _resize(self, count: int, stay: list[int]) -> None:
         """Make new caches that begin with the blocks that stay, one after the other to save memory."""
         for i, (kind, shape) in enumerate(self.ports):
             cache = ov.Tensor(kind, ov.Shape([count, *shape[1:]]))
             view = bits(cache)
-            if len(stay):
-                view[: len(stay)] = self.views[i][stay] if isinstance(stay, list) else self.views[i]
+            np.take(self.views[i], stay, 0, view[: len(stay)], "clip")
             self.views[i] = view
-            self.place(i, cache)
+            self.set_cache(i, cache)
         self.uses = self.uses[:count] + [0] * (count - len(self.uses))
 
 
