@@ -28,6 +28,7 @@ import torch
 from numpy.typing import NDArray
 from openvino import opset13 as op
 from openvino._offline_transformations import apply_make_stateful_transformation
+from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -44,7 +45,10 @@ def traced(
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a tracer that will go, and of sizes that it takes for constants
-        model = ov.convert_model(module, example_input=example)
+        decoder = TorchScriptPythonDecoder(
+            module, example_input=example, trace_kwargs={"check_trace": False}
+        )  # the check traces and runs everything once more
+        model = ov.convert_model(decoder, example_input=example)
     for port, (name, shape) in zip(model.inputs, inputs, strict=True):
         port.get_node().set_partial_shape(ov.PartialShape(shape))
         port.get_tensor().set_names({name})
