@@ -6,11 +6,17 @@ with it (https://huggingface.co/docs/transformers/gguf).
 from __future__ import annotations
 
 import argparse
+from functools import cache
 from pathlib import Path
 
+import gguf
 import torch
 from safetensors.torch import save_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
+
+# transformers parses the file three times, and makes the table of names for each module of the model.
+gguf.GGUFReader = cache(gguf.GGUFReader)  # type: ignore[misc, assignment]
+gguf.get_tensor_name_map = cache(gguf.get_tensor_name_map)
 
 
 def main() -> None:
