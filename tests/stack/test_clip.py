@@ -51,7 +51,7 @@ def client(stack: Stack) -> OpenAI:
 
 @pytest.fixture(scope="module")
 def exhibits() -> list[Exhibit]:
-    return museum()
+    return museum(200)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def post(stack: Stack, given: Any, **fields: Any) -> httpx.Response:
 
 
 def test_the_museum(client: OpenAI, exhibits: list[Exhibit], peer: PicturePeer) -> None:
-    """600 pictures that training never saw find their captions, captions their pictures; both are
+    """200 pictures that training never saw find their captions, captions their pictures; both are
     transformers' vectors.
     """
     files = [saved(one.picture, "PNG") for one in exhibits]

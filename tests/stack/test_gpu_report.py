@@ -15,14 +15,13 @@ import pytest
 
 from scripts.gpu_client import DeploymentClient
 from scripts.gpu_report import ROUNDS, differences
-from tests.fakes.nvidia_image import make_plain_image
 from tests.ports import first_port
 
 from .conftest import ROOT, Stack
 from .gpus import BACKEND, add_packages, gpu_machine
 
 PORT = first_port("gpu-report")
-SOME = {"mini-whisper", "mini-clip"}  # deployments of the other families have tests of their own
+SOME = {"mini-whisper"}  # deployments of the other families have tests of their own
 
 
 @pytest.fixture(scope="module")
@@ -32,18 +31,15 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> str:
     variables = gpu_machine(home, "", "{model}", PORT, GPU_REPORT_SECONDS="0.3")
     for name in [name for name in variables if re.fullmatch(r"TRITON_\d_GPUS", name)]:
         del variables[name]
-    make_plain_image(home / "image")
     add_packages(variables)
-    backends = Path(variables["CONCH_HOME"]) / "backends"
-    shutil.copytree(BACKEND, backends / "tensorrtllm")
-    shutil.copytree(ROOT / "tests/fakes/tensorrt_backend", backends / "tensorrt")
+    shutil.copytree(BACKEND, Path(variables["CONCH_HOME"]) / "backends" / "tensorrtllm")
     argv = [
         sys.executable,
         "-m",
         "scripts.gpu_report",
         "--processes",
         "--targets",
-        "trtllm,tensorrt",
+        "trtllm",
         "--models",
         ",".join(SOME),
         "--output",
@@ -66,7 +62,7 @@ def test_every_step_has_a_row(report: str) -> None:
         name for name in states if name.startswith("NVIDIA's")
     }
     for served in ROUNDS:
-        if served.target == "torch" or not SOME & set(served.models):
+        if served.target != "trtllm" or not SOME & set(served.models):
             continue
         title = served.target + (" on 2 GPUs" if served.ranks > 1 else "")
         for model in served.models:

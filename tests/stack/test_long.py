@@ -27,13 +27,14 @@ from .conftest import Stack
 from .test_bad_uploads import wav
 
 RATE = 16_000
-HOURS = float(os.environ.get("LONG_HOURS", "0.34"))
+HOURS = float(os.environ.get("LONG_HOURS", "0"))
+LENGTHS = (65, 600, 1500, 3600) if HOURS else (65, 300)  # seconds
 Floats = NDArray[np.float32]
 
 
 @pytest.fixture(scope="module")
 def corpus() -> Corpus:
-    return make_corpus(240, seed=91, held_out=True)
+    return make_corpus(240 if HOURS else 120, seed=91, held_out=True)
 
 
 def pcm(wave: Floats) -> bytes:
@@ -76,8 +77,7 @@ def offsets(clip: SpeechClip, segments: list[dict[str, float | str]]) -> list[fl
 
 
 @pytest.mark.parametrize(
-    ("seconds", "language"),
-    [(65, "en"), (65, "es"), (600, "en"), (1500, "es"), *([(3600, "en")] if HOURS > 1 else [])],
+    ("seconds", "language"), [(65, "es"), *zip(LENGTHS, ("en", "es", "es", "en"), strict=False)]
 )
 def test_no_word_is_lost_at_a_cut(
     stack: Stack,
@@ -173,15 +173,16 @@ def family(marker: str, *, children: bool) -> list[int]:
 
 
 def test_hours_in_bounded_memory(stack: Stack, corpus: Corpus) -> None:
-    """Gateway and one tritonserver grow by at most 400 MB while HOURS pass through them, whatever ran
-    before.
+    """Gateway and one tritonserver grow by at most 400 MB while ten minutes, or HOURS, pass through them,
+    whatever ran before.
     """
     if stack.home is None:
         pytest.skip("looks at processes of this machine")
-    clip, wave = record(Clipper(corpus, random.Random(9)), 1200, "en")
+    seconds = 1200 if HOURS else 600
+    clip, wave = record(Clipper(corpus, random.Random(9)), seconds, "en")
     times = round(3 * HOURS) or 1
     content = mulaw(np.tile(wave[::2], times), rate=8000)
-    transcribe(stack, pcm(wave))  # buffers and kernels that stay come with the first windows
+    transcribe(stack, pcm(wave[: 120 * RATE]))  # buffers and kernels that stay come with the first windows
     door = stack.instance(0)["http"].removesuffix(".http")
     parts = {
         "gateway": family(f"-m gateway {door[5:].removesuffix('triton-0')}", children=False),
@@ -206,10 +207,10 @@ def test_hours_in_bounded_memory(stack: Stack, corpus: Corpus) -> None:
         watcher.join()
     rate = jiwer.wer(" ".join([clip.text()] * times), answer["text"])
     print(
-        f"\n{HOURS:g} h: {answer['duration'] / took:.0f} x real time, {idle:.0f} MB idle, {peak[0]:.0f} MB "
+        f"\n{seconds * times} s: {answer['duration'] / took:.0f} x real time, {idle:.0f} MB idle, {peak[0]:.0f} MB "
         f"at most, WER {rate:.3f}"
     )
-    assert answer["duration"] > 1190 * times
+    assert answer["duration"] > (seconds - 10) * times
     # 219 were seen on a fresh stack with decoders in f32; what grows next to their memories is not known.
     assert peak[0] - idle <= 400
     assert rate < 0.2, "telephone band and 8 bits are hard for the miniature, but it is the same recording"

@@ -18,7 +18,7 @@ from .test_speech import long_or_short
 ORDER = (RECORDINGS / "order.wav").read_bytes()
 LETTER = (RECORDINGS / "letter.m4a").read_bytes()
 LONG = wav((np.tile(wave("largo.flac"), 4) * 32767).astype("<i2"))  # six minutes
-SECONDS = 20
+SECONDS = 12
 
 
 def ask(client: httpx.Client, content: bytes = LETTER) -> tuple[int, float, str | None]:
@@ -53,7 +53,7 @@ def together(
 
 
 def test_four_times_the_capacity(stack: Stack) -> None:
-    """Places are 16 an instance: with four times as many clients for twenty seconds, who is let in gets words
+    """Places are 16 an instance: with four times as many clients for twelve seconds, who is let in gets words
     in bounded time, who is not learns when to come back, and right afterwards the stack is ready.
     """
     places = 32

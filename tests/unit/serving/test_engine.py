@@ -31,7 +31,7 @@ from ..conftest import MINIATURE, export
 
 pytestmark = pytest.mark.long
 
-CLIPS, BATCH = 20, 10
+CLIPS, BATCH = 12, 6
 END = 50257
 LANGUAGES = {"en": 50259, "es": 50262}
 
