@@ -40,9 +40,9 @@ def _refuse(message: str) -> NoReturn:
     raise TemplateError(message)
 
 
-def _json(value: Any, indent: int | None = None, **_: Any) -> str:
-    """Serialize JSON; Jinja's own filter would escape `<`."""
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+def _json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
+    """Serialize JSON with json.dumps' options; Jinja's own filter would escape `<`."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, **options)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from conch.deployment import Chat, Deployment, Instance, Pool
 from conch.errors import ApiError
 from gateway.app import create_app
 from gateway.settings import Settings
+from gateway.text.chat import _parsed
 from gateway.text.tools import CallFilter, Calling, Tool
 
 from .test_completions import CALL, FakeTriton, chunks
@@ -173,6 +174,14 @@ def test_references_lead_to_where_the_schema_stands(
         for step in at.split("/")[1:]:
             root = root[int(step)] if isinstance(root, list) else root[step]
         assert root["properties"]["b"]["$ref"] == f"{at}/$defs/B"
+
+
+@pytest.mark.parametrize("options", ["", "(true)", "(indent=2)", "(separators=(',', ':'), sort_keys=true)"])
+def test_json_in_a_template_is_as_transformers_writes_it(options: str) -> None:
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    text, rows = "{{ messages | tojson" + options + " }}", [{"role": "user", "content": "<é & \"ü\">"}]
+    assert _parsed(text).template.render(messages=rows) == render_jinja_template([rows], chat_template=text)[0][0]
 
 
 def test_ids_of_calls_are_as_a_template_wants_them(tmp_path: Path) -> None:
