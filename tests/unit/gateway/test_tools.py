@@ -180,8 +180,9 @@ def test_references_lead_to_where_the_schema_stands(
 def test_json_in_a_template_is_as_transformers_writes_it(options: str) -> None:
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    text, rows = "{{ messages | tojson" + options + " }}", [{"role": "user", "content": "<é & \"ü\">"}]
-    assert _parsed(text).template.render(messages=rows) == render_jinja_template([rows], chat_template=text)[0][0]
+    text, rows = "{{ messages | tojson" + options + " }}", [{"role": "user", "content": '<é & "ü">'}]
+    (theirs,), _ = render_jinja_template([rows], chat_template=text)
+    assert _parsed(text).template.render(messages=rows) == theirs
 
 
 def test_ids_of_calls_are_as_a_template_wants_them(tmp_path: Path) -> None:
