@@ -36,7 +36,7 @@ TESTS: Mapping[str, tuple[str, ...]] = {
     "stack": (*PYTEST, "tests/stack/test_torch.py"),
     "speech": (*PYTEST, "tests/stack/test_speech.py"),
     "text": (*PYTEST, "tests/stack/test_text.py"),
-    "pictures": (*PYTEST, "tests/stack/test_torch_pictures.py"),
+    "pictures": (*PYTEST, "tests/stack/test_pictures.py"),
     "faults": (*PYTEST, "tests/stack/test_faults.py"),
     "ranks": (*PYTEST, "tests/stack/test_torch_ranks.py"),
     "answers": (*PYTEST, "tests/stack/test_gpu_report.py", "-k", "what_is_expected"),

@@ -9,7 +9,7 @@ FIRST, STEP = 9480, 200
 SUITES = (
     "stack", "text", "compose", "compose-text", "compose-airgap", "attack", "attack-retrieval", "swarm",
     "console", "console-tls", "retrieval", "retrieval-restored", "targets", "torch", "torch-ranks",
-    "torch-pictures", "trtllm", "trtllm-tp", "trtllm-pictures", "trtllm-pictures-portable", "tls", "traces",
+    "trtllm", "trtllm-tp", "trtllm-pictures", "tls", "traces",
     "keys", "embeddings", "nvidia-clients", "clip", "clip-torch", "gpu-report", "pictures",
     "supervisor", "compose-torch", "compose-retrieval", "tensorrt", "first-day", "speakers", "chat-models",
     "compose-trtllm",

@@ -21,7 +21,7 @@ from . import poison
 from .ordinary import ordinary
 from .processes import all_of
 
-REQUESTS = int(os.environ.get("ATTACK_REQUESTS", "3000"))
+REQUESTS = int(os.environ.get("ATTACK_REQUESTS", "600"))
 SEED = int(os.environ.get("ATTACK_SEED", "1"))
 AT_ONCE = 12
 # Making a body of 200 MB stops the client's loop for longer than its pool keeps idle connections; it then
@@ -207,43 +207,4 @@ def test_an_ordinary_client_beside_poison(target: Stack, configs: Configs) -> No
     assert beside
     # Of a few dozen requests the 99th percentile is the slowest: NOISE for a machine that does other work.
     assert np.percentile(beside, 99) <= 2 * np.percentile(alone, 99) + NOISE
-    assert lives(target) == before
-
-
-# Each of these ended a tritonserver, or made it allocate gigabytes, before anything stood in front of it.
-KNOWN = [
-    ("infer", b"[" * 200_000),
-    ("generate", b"[" * 200_000),
-    ("generate_stream", b"[" * 200_000),
-    *[
-        (
-            "infer",
-            b'{"inputs":[{"name":"TEXT_PREFIX","datatype":"BYTES","shape":[1,1],"data":[""]},{"name":"WAV","datatype":"FP32","shape":[1,%d],"data":[0]}]}'
-            % n,
-        )
-        for n in (2**31, 2**32, 2**62, 2**63 - 1)
-    ],
-    *[
-        (
-            "infer",
-            b'{"inputs":[{"name":"TEXT_PREFIX","datatype":"BYTES","shape":[1,1],"data":[""]},{"name":"WAV","datatype":"FP32","shape":[1,4],"data":[0,0,0,0]}],'
-            b'"outputs":[{"name":"%s","parameters":{"classification":1}}]}' % name,
-        )
-        for name in (b"TRANSCRIPTS", b"TOKENS", b"SEGMENT_TIMES", b"TOKEN_LOGPROBS")
-    ],
-]
-
-
-@pytest.mark.parametrize("number", range(len(KNOWN)))
-def test_requests_that_ended_servers(target: Stack, number: int) -> None:
-    how, body = KNOWN[number]
-    before = lives(target)
-    answer = httpx.post(
-        f"{target.kserve}/v2/models/whisper_bls/{how}",
-        content=body,
-        headers={"content-type": "application/json"},
-        timeout=30,
-    )
-    assert answer.status_code == 400, answer.text
-    assert answer.json()["error"]
     assert lives(target) == before

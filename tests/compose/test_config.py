@@ -58,6 +58,7 @@ def config(files: list[str], profile: str, **variables: str) -> dict[str, Any]:
 
 
 @pytest.fixture(
+    scope="module",
     params=COMBINATIONS,
     ids=lambda pair: f"{pair[0][-1].removesuffix('.yaml').rpartition('.')[2]}-{pair[1] or 'plain'}",
 )

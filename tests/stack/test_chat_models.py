@@ -220,18 +220,6 @@ def test_the_responses_api(sdk: openai.OpenAI) -> None:
     assert "21" in answer.output_text
 
 
-def test_a_schema_that_cannot_be_followed_is_named(sdk: openai.OpenAI) -> None:
-    """A 400 that says which field."""
-    bad: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "wat"}}}
-    with pytest.raises(openai.BadRequestError) as refused:
-        sdk.chat.completions.create(**asked("x", response_format=bad))
-    assert refused.value.param == "response_format" and "Invalid type: wat" in str(refused.value)
-    broken: Any = {"type": "function", "function": {"name": "f", "parameters": {"type": "wat"}}}
-    with pytest.raises(openai.BadRequestError) as refused:
-        sdk.chat.completions.create(**asked("x", tools=[broken], tool_choice="required"))
-    assert refused.value.param == "tools"
-
-
 @those_of("chat")
 def test_the_examples_of_the_guide(stack: Stack, tmp_path: Path, block: Block) -> None:
     assert re.search("Paris|get_weather", block.run(stack, tmp_path, {}))

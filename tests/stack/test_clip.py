@@ -5,7 +5,6 @@ client, compared with transformers on the same weights.
 from __future__ import annotations
 
 import base64
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,14 +17,13 @@ import numpy as np
 import pytest
 import tritonclient.http as kserve
 from openai import OpenAI
-from PIL import Image
 
 from miniatures.training.pictures.evaluate import PicturePeer
 from miniatures.training.pictures.museum import Exhibit, museum, recall
 from serving.engine.openvino.runtime import hardware_precision, this_cpu
 from tests.ports import first_port
 
-from ..fakes.pictures import broken, noise, png, saved
+from ..fakes.pictures import saved
 from .conftest import ROOT, Stack, portable, started
 
 PORT, TORCH_PORT = first_port("clip"), first_port("clip-torch")
@@ -119,115 +117,11 @@ def test_texts_and_pictures_together(client: OpenAI, exhibits: list[Exhibit], st
     assert usage == {"prompt_tokens": 5, "total_tokens": 5}
 
 
-def test_files_of_a_form(stack: Stack, exhibits: list[Exhibit], client: OpenAI) -> None:
-    """Pictures as `file` or `input`, texts as `input`, in the order of the form."""
-    first, second = (saved(one.picture, "PNG") for one in exhibits[:2])
-    form = [
-        ("model", (None, MODEL)),
-        ("file", ("a.png", first, "image/png")),
-        ("input", (None, "a red circle")),
-        ("input", ("b", second, "application/octet-stream")),
-        ("encoding_format", (None, "float")),
-    ]
-    answer = httpx.post(f"{stack.url}/v1/embeddings", files=form, timeout=60)
-    assert answer.status_code == 200, answer.text
-    found = [row["embedding"] for row in answer.json()["data"]]
-    expected = embedded(client, [part(first), "a red circle", part(second)])
-    np.testing.assert_allclose(found, expected, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
-        ([at("http://127.0.0.1/a.png")], "input [0] is a remote URL"),
-        (["a", at("HTTPS://host/a.png")], "input [1] is a remote URL"),
-        ([at("file:///etc/passwd")], "[0] is not a base64 data URL"),
-        ([at("data:image/png,abc")], "[0] is not a base64 data URL"),
-        ([at("data:image/png;base64,@@@")], "[0]: its data URL is not valid"),
-        ([at("data:;base64,")], "input [0] is empty"),
-        ([at("data:;base64,é")], "[0] is not a base64 data URL"),
-        ([{"type": "image_url", "image_url": "data:;base64,AAAA"}], "image_url"),
-        ([{"type": "image_url"}], "image_url"),
-        ([{"type": "input_audio", "input_audio": {}}], "input"),
-        ([part(b"hello")], "input [0] is not a picture that can be read; send PNG, JPEG, WebP, GIF or BMP"),
-        (["a", part(png(9000, 9000))], "input [1] has more than 67108864 pixels"),
-        (["a", "b", part(saved(noise(99, 99), "JPEG")[:900])], "input [2] is a damaged JPEG picture"),
-    ],
-    ids=range(13),
-)  # fmt: skip
-def test_refusals(stack: Stack, given: Any, sentence: str) -> None:
-    answer = post(stack, given)
-    assert answer.status_code == 400, answer.text
-    error = answer.json()["error"]
-    assert error["param"] == "input", error
-    assert sentence in error["message"]
-
-
-def test_what_reads_no_pictures_says_so(stack: Stack) -> None:
-    body = {"model": "mini-gpt2", "input": [part(saved(noise(9, 9), "PNG"))]}
-    answer = httpx.post(f"{stack.url}/v1/embeddings", json=body)
-    assert answer.status_code == 400
-    assert "does not support embedding" in answer.json()["error"]["message"]
-
-
 def test_too_large_a_body(stack: Stack) -> None:
     """By nginx, in OpenAI's form."""
     answer = post(stack, [part(b"\0" * 14_000_000)])
     assert answer.status_code == 413
     assert answer.json()["error"]["code"] == "body_too_large"
-
-
-FORMS = {
-    "no boundary": ("multipart/form-data", b"--x\r\n"),
-    "cut off": (
-        "multipart/form-data; boundary=x",
-        b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\nmini',
-    ),
-    "no form": ("multipart/form-data; boundary=x", b"hello"),
-    "nothing": ("multipart/form-data; boundary=x", b""),
-    "mixed": ("multipart/mixed; boundary=x", b"--x--\r\n"),
-    "no model": (
-        "multipart/form-data; boundary=x",
-        b'--x\r\nContent-Disposition: form-data; name="input"\r\n\r\na\r\n--x--\r\n',
-    ),
-    "no input": (
-        "multipart/form-data; boundary=x",
-        b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\nmini-clip\r\n--x--\r\n',
-    ),
-    "a file elsewhere": (
-        "multipart/form-data; boundary=x",
-        b'--x\r\nContent-Disposition: form-data; name="model"; filename="a"\r\n\r\nmini-clip\r\n--x--\r\n',
-    ),
-}
-
-
-@pytest.mark.parametrize("name", FORMS)
-def test_broken_forms(stack: Stack, name: str) -> None:
-    kind, content = FORMS[name]
-    answer = httpx.post(f"{stack.url}/v1/embeddings", content=content, headers={"content-type": kind})
-    assert answer.status_code == 400, answer.text
-    assert answer.json()["error"]["message"]
-
-
-def test_hostile_pictures(stack: Stack, exhibits: list[Exhibit]) -> None:
-    """300 broken files and some traps, eight clients at once: 200 or 400 with the field's name, nothing else;
-    and the model answers as before.
-    """
-    traps = [
-        png(8192, 8192), png(2**31 - 1, 1), png(0, 0), png(1, 1, depth=99), b"GIF89a" + b"\xff" * 500,
-        b"RIFF\xff\xff\xff\xffWEBPVP8 ", b"<svg><!ENTITY a 'b'></svg>", b"%PDF-1.7", b"PK\x03\x04",
-        b"BM" + b"\0" * 60, saved(noise(40, 40), "PNG") + b"<?php",
-        saved(Image.new("1", (8000, 8000)), "PNG"), saved(noise(1, 9000), "PNG"),
-    ]  # fmt: skip
-    before = post(stack, [part(saved(exhibits[0].picture, "PNG"))]).json()["data"]
-    with ThreadPoolExecutor(8) as threads:
-        answers = list(threads.map(lambda data: post(stack, [part(data)]), [*broken(), *traps]))
-    assert len(answers) >= 300
-    assert {answer.status_code for answer in answers} == {200, 400}
-    for answer in answers:
-        assert answer.status_code == 200 or answer.json()["error"]["param"] == "input", answer.text
-    after = post(stack, [part(saved(exhibits[0].picture, "PNG"))]).json()["data"]
-    np.testing.assert_allclose(after[0]["embedding"], before[0]["embedding"], atol=1e-5)
 
 
 def test_pictures_never_mix(client: OpenAI, exhibits: list[Exhibit], peer: PicturePeer) -> None:
@@ -280,15 +174,6 @@ def test_all_four_models_answer_kserve_clients(
         client.infer(
             "clip_image_encoder", [tensor("pixel_values", np.zeros((1, 3, 8, 8), np.float32), "FP32")]
         )
-
-
-def test_base64_and_long_texts(stack: Stack, client: OpenAI) -> None:
-    """As other embedding models: cut where that is asked for, else refused with the number of tokens."""
-    assert json.loads(post(stack, "a " * 100).text)["error"]["message"].startswith("input [0] has 102 tokens")
-    cut = embedded(client, "a " * 100, extra_body={"truncate": True})
-    np.testing.assert_allclose(cut, embedded(client, "a " * 75), atol=1e-5)
-    coded = post(stack, [part(saved(noise(30, 30), "PNG"))], encoding_format="base64").json()["data"][0]
-    assert len(np.frombuffer(base64.b64decode(coded["embedding"]), "<f4")) == 128
 
 
 def test_the_torch_engine(tmp_path: Path, exhibits: list[Exhibit], peer: PicturePeer) -> None:

@@ -14,11 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pydoc_data.topics import topics
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 import tritonclient.http as kserve
-from openai import BadRequestError, OpenAI
+from openai import OpenAI
 
 from serving.engine.openvino.runtime import hardware_precision, this_cpu
 from tests.ports import first_port
@@ -88,33 +87,6 @@ def test_vectors_are_sentence_transformers(client: OpenAI, peer: Any) -> None:
     assert cosines.min() >= (0.9999 if full else 0.999), asked[int(cosines.argmin())]
     alone = np.concatenate([embedded(client, text, extra_body={"truncate": True}) for text in asked[::30]])
     assert (alone * expected[::30]).sum(1).min() >= (0.9999 if full else 0.999)
-
-
-def test_forms_of_the_answer(client: OpenAI, stack: Stack) -> None:
-    """The SDK asks for base64 itself; floats are the same numbers; usage counts special tokens."""
-    body = {"model": MODEL, "input": ["hello world", "a"], "encoding_format": "float", "dimensions": 384}
-    answer = httpx.post(f"{stack.url}/v1/embeddings", json=body).json()
-    assert answer["usage"] == {"prompt_tokens": 7, "total_tokens": 7}
-    floats = np.array([row["embedding"] for row in answer["data"]], np.float32)
-    assert np.allclose(embedded(client, ["hello world", "a"]), floats, atol=1e-6)
-    assert np.allclose(np.linalg.norm(floats, axis=1), 1, atol=1e-5)
-
-
-def test_token_ids_are_text(client: OpenAI, peer: Any) -> None:
-    ids = [peer.tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("hello world", "cats")]
-    with pytest.raises(BadRequestError, match="check_embedding_ctx_length=False"):
-        embedded(client, ids)
-    own = {"extra_body": {"token_ids": "model"}}
-    assert np.allclose(embedded(client, ids, **own), embedded(client, ["hello world", "cats"]), atol=1e-6)
-    with pytest.raises(BadRequestError, match="input_ids must be from 0 to 30521"):
-        embedded(client, [30522], **own)
-
-
-def test_refusals(client: OpenAI) -> None:
-    with pytest.raises(BadRequestError, match=r"input \[1\] has \d+ tokens; .* reads 256 at most"):
-        embedded(client, ["a", "word " * 300])
-    with pytest.raises(BadRequestError, match="does not support completion"):
-        client.completions.create(model=MODEL, prompt="a")
 
 
 def test_many_at_once(client: OpenAI, peer: Any) -> None:

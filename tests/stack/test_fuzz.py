@@ -20,7 +20,7 @@ SEED = 20261121
 ORDER = (RECORDINGS / "order.wav").read_bytes()
 STATUSES: Counter[int] = Counter()
 QUIET = settings(
-    max_examples=300,
+    max_examples=100,
     deadline=None,
     database=None,
     phases=[Phase.generate],
@@ -151,7 +151,7 @@ def test_bodies_at_random(stack: Stack) -> None:
     )
     body, kind = whole.read(), whole.headers["content-type"]
     with httpx.Client(timeout=60) as client:
-        for i in range(400):
+        for i in range(120):
             content = bytearray(body)
             for _ in range(rng.randint(1, 12)):
                 content[rng.randrange(len(content))] = rng.randrange(256)
@@ -173,7 +173,7 @@ def test_bodies_at_random(stack: Stack) -> None:
 def test_the_stack_is_as_it_was(stack: Stack) -> None:
     """Over a thousand of them were bad; a good one is still served."""
     print(f"\n{dict(STATUSES)}")
-    assert sum(count for status, count in STATUSES.items() if status >= 400) >= 1000
+    assert sum(count for status, count in STATUSES.items() if status >= 400) >= 300
     assert httpx.get(f"{stack.url}/health/ready", timeout=30).status_code == 200
     answer = httpx.post(
         f"{stack.url}/v1/audio/transcriptions",

@@ -207,8 +207,8 @@ def test_hours_in_bounded_memory(stack: Stack, corpus: Corpus) -> None:
         watcher.join()
     rate = jiwer.wer(" ".join([clip.text()] * times), answer["text"])
     print(
-        f"\n{seconds * times} s: {answer['duration'] / took:.0f} x real time, {idle:.0f} MB idle, {peak[0]:.0f} MB "
-        f"at most, WER {rate:.3f}"
+        f"\n{seconds * times} s: {answer['duration'] / took:.0f} x real time, {idle:.0f} MB idle, "
+        f"{peak[0]:.0f} MB at most, WER {rate:.3f}"
     )
     assert answer["duration"] > (seconds - 10) * times
     # 219 were seen on a fresh stack with decoders in f32; what grows next to their memories is not known.

@@ -10,10 +10,9 @@ import httpx
 import numpy as np
 import pytest
 
-from .clients import RECORDINGS, wait_idle, wait_in_flight, wave
+from .clients import RECORDINGS, wait_idle, wave
 from .conftest import Stack
 from .test_bad_uploads import wav
-from .test_speech import long_or_short
 
 ORDER = (RECORDINGS / "order.wav").read_bytes()
 LETTER = (RECORDINGS / "letter.m4a").read_bytes()
@@ -130,38 +129,3 @@ def test_clients_that_go_free_the_engine(stack: Stack, fields: dict[str, str]) -
     assert time.monotonic() - started < 6
     left = closed(stack) - before
     assert left == 0 if fields else 0 < left <= 10, "a stream has begun, with 200, before its client goes"
-
-
-def test_a_request_is_stopped_by_its_id(stack: Stack) -> None:
-    """TensorRT-LLM's way over plain KServe: `stop` with the id of a request that runs; it ends with the
-    tokens so far instead of 440 tokens later.
-    """
-    kserve = f"{stack.kserve}/instances/0/v2/models"
-    ended: list[httpx.Response] = []
-
-    def run() -> None:
-        ended.append(
-            httpx.post(
-                f"{kserve}/whisper_bls/infer", json={"id": "to-stop", **long_or_short(440)}, timeout=60
-            )
-        )
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    wait_in_flight(stack.kserve)
-    one = [
-        {"name": name, "datatype": "INT32", "shape": [1, 1], "data": [1]}
-        for name in ("input_ids", "input_lengths", "request_output_len")
-    ]
-    stop = {
-        "id": "to-stop",
-        "inputs": [*one, {"name": "stop", "datatype": "BOOL", "shape": [1, 1], "data": [True]}],
-    }
-    started = time.monotonic()
-    httpx.post(f"{kserve}/tensorrt_llm/infer", json=stop, timeout=10)
-    thread.join(10)
-    assert time.monotonic() - started < 1
-    assert ended[0].status_code == 200, ended[0].text
-    tokens = next(output for output in ended[0].json()["outputs"] if output["name"] == "TOKENS")
-    assert tokens["shape"][-1] < 440
-    assert httpx.post(f"{kserve}/tensorrt_llm/infer", json={**stop, "id": ""}, timeout=10).status_code == 400

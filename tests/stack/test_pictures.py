@@ -215,11 +215,6 @@ def test_turns(client: OpenAI, described: list[AnswerPair]) -> None:
         )
 
 
-def test_text_alone(client: OpenAI) -> None:
-    """A model that looks at pictures reads texts as well."""
-    assert isinstance(answered(client, [{"role": "user", "content": "what colour is the background?"}]), str)
-
-
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
@@ -240,14 +235,6 @@ def test_refusals(client: OpenAI, content: list[Any], sentence: str) -> None:
                 model=MODEL, messages=[{"role": "user", "content": content}], stream=stream
             )  # type: ignore[call-overload]
         assert refused.value.param == "messages"
-
-
-def test_a_text_model_says_that_it_is_one(client: OpenAI) -> None:
-    with pytest.raises(BadRequestError, match="takes text only"):
-        client.chat.completions.create(
-            model="mini-gpt2",
-            messages=[{"role": "user", "content": [seen(saved(noise(9, 9), "PNG"))]}],  # type: ignore[typeddict-item]
-        )
 
 
 def held(stack: Stack) -> float:

@@ -336,13 +336,13 @@ def broken(draw: random.Random, store: str, file: str) -> dict[str, Any]:
     }
 
 
-def test_a_thousand_bad_requests_have_no_5xx(client: OpenAI, retrieval_stack: Stack) -> None:
+def test_hundreds_of_bad_requests_have_no_5xx(client: OpenAI, retrieval_stack: Stack) -> None:
     draw = random.Random(20)
     store = client.vector_stores.create().id
     file = client.files.create(file=("a.txt", b"a"), purpose="assistants").id
     statuses: dict[int, int] = {}
     with httpx.Client(base_url=f"{retrieval_stack.url}/v1", timeout=60) as http:
-        for _ in range(1000):
+        for _ in range(300):
             request = broken(draw, store, file)
             answer = http.request(**request)
             statuses[answer.status_code] = statuses.get(answer.status_code, 0) + 1
@@ -356,7 +356,7 @@ def test_a_thousand_bad_requests_have_no_5xx(client: OpenAI, retrieval_stack: St
         ):
             kind = {"content-type": "multipart/form-data; boundary=b"}
             assert http.post("/files", content=form, headers=kind).status_code == 400
-    assert sum(n for status, n in statuses.items() if status >= 400) >= 700, statuses
+    assert sum(n for status, n in statuses.items() if status >= 400) >= 200, statuses
 
 
 def test_without_databases_their_libraries_are_not_imported() -> None:

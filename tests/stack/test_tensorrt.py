@@ -155,22 +155,6 @@ def test_requests_that_wait_are_computed_together(client: OpenAI, stack: Stack) 
     assert max(int(requests) for _, requests in batches) > 1
 
 
-def test_tensors_are_those_of_the_other_targets(stack: Stack, built: dict[str, str]) -> None:
-    """Names, dtypes and shapes by Triton's metadata; sizes that a plan has fixed are shown."""
-    batch = -1
-    for model, name, inputs in (
-        (CLIP, "clip_text_encoder", {"input_ids": [batch, -1], "attention_mask": [batch, -1]}),
-        (CLIP, "clip_image_encoder", {"pixel_values": [batch, 3, 96, 96]}),
-        (MINILM, "minilm_encoder", {"input_ids": [batch, -1], "attention_mask": [batch, -1]}),
-    ):
-        said = httpx.get(f"{stack.kserve}/models/{model}/v2/models/{name}").json()
-        assert said["platform"] == "tensorrt_plan"
-        kind = "FP16" if "pixel_values" in inputs else "INT32"
-        assert {row["name"]: row["shape"] for row in said["inputs"]} == inputs
-        assert {row["datatype"] for row in said["inputs"]} == {kind}
-        assert said["outputs"] == [{"name": "embedding", "datatype": "FP32", "shape": [batch, -1]}]
-
-
 def test_raw_encoders(stack: Stack, exhibits: list[Exhibit], peer: PicturePeer) -> None:
     """By Triton's own client: pixels and ids as transformers makes them, padding after a mask."""
     few, url = exhibits[:3], stack.kserve.removeprefix("http://")

@@ -167,55 +167,6 @@ def infer(
     return {output: result.as_numpy(output) for output in outputs}
 
 
-def by_hand(stack: Stack, door: str, model: str, texts: list[str]) -> list[str]:
-    """`preprocessing`, `tensorrt_llm`, `postprocessing`, one after the other, all texts in one request."""
-    strings = np.array([[one.encode()] for one in texts], object)
-    given = {"QUERY": strings, "REQUEST_OUTPUT_LEN": np.full((len(texts), 1), TOKENS, np.int32)}
-    names = {
-        "INPUT_ID": "input_ids",
-        "REQUEST_INPUT_LEN": "input_lengths",
-        "DECODER_INPUT_ID": "decoder_input_ids",
-        "REQUEST_DECODER_INPUT_LEN": "decoder_input_lengths",
-        "REQUEST_OUTPUT_LEN": "request_output_len",
-        "OUT_END_ID": "end_id",
-        "OUT_PAD_ID": "pad_id",
-    }
-    found = infer(stack, door, model, "preprocessing", given, list(names))
-    answer = infer(
-        stack,
-        door,
-        model,
-        "tensorrt_llm",
-        {names[name]: array for name, array in found.items()},
-        ["output_ids", "sequence_length"],
-    )
-    tokens = {"TOKENS_BATCH": answer["output_ids"], "SEQUENCE_LENGTH": answer["sequence_length"]}
-    return [row.decode() for row in infer(stack, door, model, "postprocessing", tokens, ["OUTPUT"])["OUTPUT"]]
-
-
-@pytest.mark.parametrize("door", ["http", "grpc"])
-@pytest.mark.parametrize("model", ["mini-t5", "mini-bart", "mini-gpt2"])
-def test_three_ways_say_the_same(text_stack: Stack, model: str, door: str) -> None:
-    """By hand, as an ensemble, in one model; several texts of different lengths in one request, too.
-
-    mini-gpt2 is asked one by one: it invents numbers, and in bf16 the company in a batch decides between
-    equally likely ones.
-    """
-    texts = prompts(model)[:4]
-    reference = [text(text_stack, model, "ensemble", text_input=one) for one in texts]
-    assert all(reference)
-    for batch in [[one] for one in texts] if model == "mini-gpt2" else [texts]:
-        wanted = reference[texts.index(batch[0]) :][: len(batch)]
-        assert by_hand(text_stack, door, model, batch) == wanted
-        arrays = {
-            "text_input": np.array([[one.encode()] for one in batch], object),
-            "max_tokens": np.full((len(batch), 1), TOKENS, np.int32),
-        }
-        for name in ("ensemble", "tensorrt_llm_bls"):
-            found = infer(text_stack, door, model, name, arrays, ["text_output"])["text_output"]
-            assert [row.decode() for row in found] == wanted, name
-
-
 @pytest.mark.parametrize("model", ["mini-t5", "mini-bart", "mini-gpt2"])
 def test_streams_grow_to_the_whole_text(text_stack: Stack, model: str) -> None:
     """generate_stream under upstream's names: pieces add up, with accumulate_tokens each is the text so far;
@@ -366,18 +317,6 @@ def test_a_long_prompt_is_told_both_lengths(text_stack: Stack) -> None:
         f"{text_stack.url}/v1/completions", json={"model": "mini-bart", "prompt": "word " * 3000}, timeout=60
     )
     assert "tokens, this model reads at most 256" in answer.json()["error"]["message"]
-
-
-@pytest.mark.parametrize(
-    "name", ["lora_task_id", "guided_decoding_guide_type", "return_context_logits", "num_draft_tokens"]
-)
-def test_what_the_cpu_cannot_do_is_refused(text_stack: Stack, name: str) -> None:
-    values: dict[str, Any] = {"guided_decoding_guide_type": "xml", "return_context_logits": True}
-    answer = generate(
-        text_stack, "mini-gpt2", "tensorrt_llm_bls", text_input="On Monday", **{name: values.get(name, 1)}
-    )
-    assert answer.status_code == 400, answer.text
-    assert name in answer.json()["error"]
 
 
 def test_each_model_by_every_name(text_stack: Stack) -> None:

@@ -13,15 +13,9 @@ from .test_text import questions
 
 
 @pytest.mark.parametrize(
-    "way",
-    [
-        ["--url", "{url}"],
-        ["--url", "{url}", "--stream"],
-        ["--triton", "{kserve}"],
-        ["--triton", "{kserve}", "--stream"],
-    ],
+    ("model", "way"),
+    [("mini-t5", ["--url", "{url}", "--stream"]), ("mini-bart", ["--triton", "{kserve}"])],
 )
-@pytest.mark.parametrize("model", ["mini-t5", "mini-bart"])
 def test_prompts(text_stack: Stack, tmp_path: Path, model: str, way: list[str]) -> None:
     """Held-out questions: nearly all answers are exactly right, whichever way they go, and they stand in a
     file.
@@ -53,20 +47,3 @@ def test_prompts(text_stack: Stack, tmp_path: Path, model: str, way: list[str]) 
     answers = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text("utf-8").splitlines()]
     assert [row["prompt"] for row in answers] == [pair.source for pair in asked]
     assert all(row["answer"] for row in answers)
-
-
-@pytest.mark.parametrize("way", [["--url", "{url}"], ["--triton", "{kserve}", "--stream"]])
-def test_prompts_with_one_too_long(text_stack: Stack, tmp_path: Path, way: list[str]) -> None:
-    """The model's own sentence about it is what a person reads; the others have their figures."""
-    pair = questions("mini-t5", 1)[0]
-    rows = [
-        {"prompt": pair.source, "reference": pair.target},
-        {"prompt": "sort: " + "7 " * 2000, "id": "long"},
-    ]
-    (tmp_path / "q.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
-    where = [option.format(url=text_stack.url, kserve=text_stack.kserve) for option in way]
-    done = command("prompts", tmp_path / "q.jsonl", *where, "--model", "mini-t5")
-    assert done.returncode == 1
-    assert "1 answered, 1 failed" in done.stdout
-    assert done.stderr.startswith("conch: long: ")
-    assert "1024" in done.stderr

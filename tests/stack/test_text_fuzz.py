@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from .conftest import Stack
 
 QUIET = settings(
-    max_examples=250,
+    max_examples=80,
     deadline=None,
     database=None,
     phases=[Phase.generate],

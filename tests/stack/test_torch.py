@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 
 import httpx
 import pytest
@@ -16,7 +12,6 @@ import pytest
 from tests.ports import first_port
 
 from .conftest import RECORDINGS, ROOT, Stack, portable, started
-from .test_faults import tritonserver
 from .test_text import openings
 
 MODELS = "mini-whisper,mini-gpt2"
@@ -72,28 +67,3 @@ def test_texts_are_the_same_whole_streamed_and_in_company(stack: Stack) -> None:
     assert drawn[0] == drawn[1] != whole
     many = said(stack, temperature=0, n=1, prompt=[openings(3)[i] for i in (0, 1, 0, 2)]).json()["choices"]
     assert [many[0]["text"], many[2]["text"]] == [whole, whole]
-
-
-def test_bad_input_is_refused(stack: Stack) -> None:
-    for options, status in (
-        ({"max_tokens": 0}, 400),
-        ({"temperature": 9}, 400),
-        ({"prompt": "a " * 3000}, 400),
-    ):
-        answer = said(stack, **options)
-        assert answer.status_code == status, answer.text
-
-
-def test_a_killed_server_comes_back(stack: Stack) -> None:
-    """The pool of two goes on meanwhile."""
-    victim = tritonserver(stack, 0)
-    os.kill(victim, signal.SIGKILL)
-    for _ in range(6):
-        assert heard(stack).status_code == 200
-    deadline, found = time.monotonic() + 90, 0
-    while found in (0, victim):
-        assert time.monotonic() < deadline
-        time.sleep(1)
-        with suppress(AssertionError):  # there is none yet
-            found = tritonserver(stack, 0)
-    assert heard(stack).status_code == 200

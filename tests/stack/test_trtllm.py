@@ -25,7 +25,6 @@ import tritonclient.grpc as grpc
 from numpy.typing import NDArray
 from tritonclient.utils import np_to_triton_dtype
 
-from build.plan import read_manifest
 from tests.fakes.hub import serving
 from tests.fakes.nvidia_image import environment
 from tests.ports import first_port
@@ -159,49 +158,6 @@ def test_words_have_no_times_here(gpu_stack: Stack) -> None:
     assert "word" in answer.json()["error"]["message"]
 
 
-def test_each_instance_sees_its_own_gpus(gpu_stack: Stack) -> None:
-    """What the backend's process itself says."""
-    for i, gpus in enumerate(("0,1", "2,3")):
-        assert re.search(
-            rf"contract backend: rank 0 of 1, CUDA_VISIBLE_DEVICES={gpus}$",
-            gpu_stack.log(f"triton-{i}"),
-            re.M,
-        )
-
-
-def test_both_instances_answer(gpu_stack: Stack) -> None:
-    """Each by its own path."""
-    for i in (0, 1):
-        assert (
-            httpx.get(f"{gpu_stack.kserve}/instances/{i}/v2/models/whisper_bls/ready", timeout=30).status_code
-            == 200
-        )
-
-
-def test_real_serving_refuses_the_stand_ins_bundle(built: dict[str, str]) -> None:
-    """A bundle made by stand-ins says so, and an image that is none of them does not serve it; the remedy is
-    named.
-    """
-    image = Path(built["CONCH_IMAGE_ROOT"])
-    (image / "etc/conch-toolchain").rename(image / "etc/hidden")
-    try:
-        refused = run(
-            PYTHON,
-            "-m",
-            "ops.process_mode",
-            "serve",
-            env={**built, "PORT": str(PORT + 100), "CONCH_HOME": built["CONCH_HOME"] + "2"},
-        )
-    finally:
-        (image / "etc/hidden").rename(image / "etc/conch-toolchain")
-    assert refused.returncode == 1
-    assert "made by the toolchain contract, this server has tensorrt_llm" in refused.stderr
-    assert "rebuild it with: docker compose up -d" in refused.stderr
-    manifest = read_manifest(Path(built["ENGINES_DIR"]) / MODEL / "trtllm")
-    assert manifest
-    assert manifest.engine["toolchain"] == "contract"
-
-
 def words(stack: Stack, text: str, instance: str = "") -> str:
     """What the model makes of a text."""
     url = f"{stack.kserve}{instance}/v2/models/ensemble/generate"
@@ -279,51 +235,11 @@ def _ask_engine(stack: Stack, **extra: Any) -> httpx.Response:
     )
 
 
-def test_requests_without_named_outputs(pairs: Stack) -> None:
-    """Triton asks for all that the face declares, and the engine knows each of them."""
-    answer = _ask_engine(pairs)
-    assert answer.status_code == 200, answer.text
-    assert {"output_ids", "sequence_length"} <= {row["name"] for row in answer.json()["outputs"]}
-
-
 def test_requests_that_name_one_output(pairs: Stack) -> None:
     """The backend insists on two more; the client gets what it named."""
     answer = _ask_engine(pairs, outputs=[{"name": "sequence_length"}])
     assert answer.status_code == 200, answer.text
     assert [row["name"] for row in answer.json()["outputs"]] == ["sequence_length"]
-
-
-def test_stop_is_answered(pairs: Stack) -> None:
-    """Whether or not a request of that id runs."""
-    answer = _ask_engine(pairs, stop=True, id="nobody")
-    assert answer.status_code == 200, answer.text
-
-
-def test_log_probabilities_of_a_stream(pairs: Stack) -> None:
-    """TensorRT-LLM repeats those of earlier responses; each token's comes once all the same."""
-    body = {
-        "model": "mini-t5",
-        "prompt": "summarize: The mayor opened a new bridge.",
-        "max_tokens": 24,
-        "temperature": 0,
-        "logprobs": 2,
-    }
-    whole = httpx.post(f"{pairs.url}/v1/completions", json=body, timeout=60).json()["choices"][0]["logprobs"]
-    streamed = httpx.post(f"{pairs.url}/v1/completions", json={**body, "stream": True}, timeout=60)
-    events = [
-        json.loads(line.removeprefix("data: "))
-        for line in streamed.text.splitlines()
-        if line.startswith("data: {")
-    ]
-    parts = [
-        event["choices"][0]["logprobs"]
-        for event in events
-        if event["choices"] and event["choices"][0].get("logprobs")
-    ]
-    assert [token for part in parts for token in part["tokens"]] == whole["tokens"]
-    assert [p for part in parts for p in part["token_logprobs"]] == pytest.approx(
-        whole["token_logprobs"], abs=0.05
-    )
 
 
 def _infer(
@@ -373,25 +289,6 @@ def test_a_text_ends_before_its_stop_word(pairs: Stack) -> None:
         if line.startswith("data: {")
     ]
     assert "".join(pieces).strip() == "boat kitchen"
-
-
-def test_likeliest_tokens_come_one_at_a_time(pairs: Stack) -> None:
-    """Whole, too: in one response logits would be those of 900 tokens. The figures are the model's, whatever
-    the temperature.
-    """
-    body = {"model": "mini-t5", "prompt": "sort: lamp kitchen boat", "max_tokens": 900, "logprobs": 3}
-    answers = [
-        httpx.post(f"{pairs.url}/v1/completions", json={**body, "temperature": heat, "seed": 1}, timeout=120)
-        for heat in (0, 0.05)
-    ]
-    assert [answer.status_code for answer in answers] == [200, 200], answers[0].text
-    greedy, cold = (answer.json()["choices"][0]["logprobs"] for answer in answers)
-    assert [len(row) for row in greedy["top_logprobs"]] == [3] * len(greedy["tokens"])
-    assert cold["tokens"] == greedy["tokens"]
-    assert cold["token_logprobs"] == pytest.approx(greedy["token_logprobs"], abs=1e-3)
-    assert [max(row.values()) for row in greedy["top_logprobs"]] == pytest.approx(
-        greedy["token_logprobs"], abs=1e-3
-    )
 
 
 def test_logits_beyond_shared_memory_are_refused(pairs: Stack) -> None:

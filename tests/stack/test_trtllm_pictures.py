@@ -17,43 +17,36 @@ import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
-from openai import BadRequestError, OpenAI
+from openai import OpenAI
 from tritonclient.utils import InferenceServerException
 
 from miniatures.training.answers.evaluate import AnswerPair
 from tests.ports import first_port
 
 from ..fakes.pictures import noise, saved
-from .conftest import ROOT, Stack, portable, started
+from .conftest import ROOT, Stack
 from .gpus import gpu_machine, run, served
 from .test_pictures import (
-    KINDS,
     LONGEST,
     MODEL,
     OTHER,
-    about,
     answered,
     client,
     described,
-    nvidias,
     pairs,
     peers,
     said,
     seen,
     tensor,
     test_answers_are_transformers,
-    test_hostile_pictures,
     test_nvidias_client,
     test_one_question_about_forty_pictures,
     test_several_pictures_and_turns,
-    test_streamed,
-    test_text_alone,
     test_turns,
-    together,
     url,
 )
 
-PORT, PORTABLE_PORT = first_port("trtllm-pictures"), first_port("trtllm-pictures-portable")
+PORT = first_port("trtllm-pictures")
 MODELS = f"{MODEL},{OTHER}"
 WIDTH, WORDS, MOST_ROWS = 192, 869, 3 * 144  # mini-llava's
 
@@ -79,23 +72,6 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 def to(pool: str) -> dict[str, str]:
     return {"x-model-id": pool}
-
-
-def test_answers_are_the_portable_engines(client: OpenAI, pairs: list[AnswerPair], tmp_path: Path) -> None:
-    """The same questions to the same weights on a CPU."""
-    with started(portable(tmp_path, PORTABLE_PORT, MODELS, 2)) as other:
-        cpu = other.openai(timeout=120)
-        for model in KINDS:
-            assert together(client, pairs[:12], model) == together(cpu, pairs[:12], model)
-
-
-def test_more_pictures_than_the_engine_was_built_for(client: OpenAI) -> None:
-    """Three for LLaVA, one for BLIP-2: a 400 about the messages that says how many."""
-    for model, most, sentence in ((MODEL, 3, "has 4 pictures; send 3 at most"), (OTHER, 1, "2 pictures")):
-        content = [*[seen(saved(noise(9, 9), "PNG")) for _ in range(most + 1)], said("what?")]
-        with pytest.raises(BadRequestError, match=sentence) as refused:
-            client.chat.completions.create(model=model, messages=[{"role": "user", "content": content}])  # type: ignore[typeddict-item]
-        assert refused.value.param == "messages"
 
 
 def shared(stack: Stack) -> list[int]:
@@ -135,17 +111,6 @@ def test_cached_blocks_are_shared_by_equal_pictures_alone(stack: Stack, describe
         address = f"{stack.kserve}/instances/0/v2/models/tensorrt_llm_bls/generate"
         assert httpx.post(address, json=body, timeout=60).status_code == 200
     assert shared(stack)[before:][4:] == [0, 0]
-
-
-def test_a_clients_own_id_does_not_mix_pictures_up(stack: Stack, described: list[AnswerPair]) -> None:
-    """`prompt_table_extra_id`, the same for different pictures."""
-    own = tensor("prompt_table_extra_id", np.array([[7]], np.uint64), "UINT64")
-    outputs = [grpcclient.InferRequestedOutput("text_output")]
-    with grpcclient.InferenceServerClient(stack.grpc) as triton:
-        for pair in described[:6]:
-            inputs = [*nvidias("llava", pair, stream=False), own]
-            done = triton.infer("ensemble", inputs, outputs=outputs, headers=to(MODEL))
-            assert done.as_numpy("text_output")[0].decode().strip() == pair.question.answer
 
 
 def engine(stack: Stack, model: str, pool: str, rows: int, width: int, ids: list[int]) -> None:
@@ -198,9 +163,3 @@ def test_several_pictures_are_seen_in_their_order(client: OpenAI, described: lis
 
     once, other = ask(first, second), ask(second, first)
     assert [ask(first, second), ask(second, first)] == [once, other]
-
-
-def test_the_models_say_that_they_see(client: OpenAI) -> None:
-    """/v1/models."""
-    found = {model.id: model.to_dict() for model in client.models.list()}
-    assert {tuple(found[name]["input_modalities"]) for name in KINDS} == {("image", "text")}

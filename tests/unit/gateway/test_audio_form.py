@@ -106,6 +106,9 @@ def test_what_would_change_the_text_is_refused_by_name(fields: dict[str, Any], p
     assert said in refused.value.message
 
 
-def test_translations_have_no_keywords() -> None:
-    with pytest.raises(ApiError, match="unknown field 'keywords'"):
-        parse_translation({"model": ["m"], "keywords": ["a"]})
+@pytest.mark.parametrize(
+    "field", ["keywords", "stream", "timestamp_granularities[]", "include[]", "chunking_strategy"]
+)
+def test_translations_have_fewer_fields(field: str) -> None:
+    with pytest.raises(ApiError, match="unknown field"):
+        parse_translation({"model": ["m"], field: ["true"]})

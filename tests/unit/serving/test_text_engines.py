@@ -33,7 +33,6 @@ from serving.engine.collected import Collected
 from serving.engine.inputs import parse
 from serving.engine.jobs import Job, Limits
 from serving.engine.runtime import Row, Runtime
-from serving.engine.sampling import Sampling
 from serving.engine.scheduler import Scheduler
 from serving.engine.torch.ranks import LeadingRuntime
 from serving.errors import BadRequest
@@ -250,24 +249,6 @@ def test_what_does_not_fit_is_refused(pair: tuple[str, Runtime]) -> None:
     for ids, says in (([3] * 2000, "2000"), ([VOCABULARY], "outside"), ([], "0 ids|empty")):
         with pytest.raises(BadRequest, match=says):
             Scheduler(graphs).submit(job(graphs, ids, 1, Collected()))
-
-
-def test_a_long_request_keeps_no_short_one_waiting(pair: tuple[str, Runtime]) -> None:
-    """One that came later and wants less ends first."""
-    _, graphs = pair
-    scheduler, order = Scheduler(graphs), list[str]()
-    long, short = Collected(), Collected()
-    start = graphs.facts.decoder_start or (5,)
-    source = np.array([4, 5, 6], np.int64) if graphs.facts.encodes else None
-    scheduler.submit(Job(start, Sampling(max_tokens=100, end_id=-1), long, source))
-    scheduler.start()
-    scheduler.submit(Job(start, Sampling(max_tokens=5, end_id=-1), short, source))
-    for name, listener in (("short", short), ("long", long)):
-        listener.wait(60)
-        order.append(name)
-        assert not (name == "short" and long.done.is_set())
-    scheduler.stop()
-    assert order == ["short", "long"]
 
 
 @pytest.mark.parametrize("engine_name", ["openvino", "torch"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -20,67 +19,10 @@ from build.toolchain import Unfit
 from conch.nvidia_images import needs_of
 from conch.toolchain import ToolchainError
 from tests.fakes.nvidia_image import environment, make_image
-from tests.fakes.nvidia_tools import parser_of
 
 from .models import CATALOG, job_of
 
 pytestmark = pytest.mark.long
-
-
-@pytest.mark.parametrize(
-    ("fault", "sentence"),
-    [
-        (
-            "version",
-            "tensorrt_llm is 1.1.0, Conch is written for 0.20.0 and 1.2.1; use the image of docker/",
-        ),
-        (
-            "script",
-            r"convert_checkpoint.py does not run; it was looked for in: .*models/core/whisper/.*, "
-            r".*app/examples/whisper/",
-        ),
-        ("option", "trtllm-build: it has no option --max_encoder_input_len; use the image"),
-        ("choice", r"--moe_plugin disable is not one of its choices auto; use the image"),
-        ("template", "is not at .*config.pbtxt; use the image"),
-        ("placeholder", "has a placeholder brand_new that Conch does not know"),
-        ("gpus", "nvidia-smi shows no GPU; start the container with GPUs"),
-        (
-            "memory",
-            "Tiny has 100 MiB, building needs about 1024; use a larger GPU, WEIGHT_ONLY=int8, or TP_SIZE=2",
-        ),
-    ],
-)
-def test_check_names_what_does_not_fit(fault: str, sentence: str, image: TrtLlmBuilderImage) -> None:
-    """One sentence for each finding, and nothing is built."""
-    job, build_tool = job_of("mini-whisper"), image.root / "usr/local/bin/trtllm-build"
-    if fault == "version":
-        (image.root / "site/tensorrt_llm-0.20.0.dist-info/METADATA").write_text(
-            "Metadata-Version: 2.1\nName: tensorrt_llm\nVersion: 1.1.0\n"
-        )
-    elif fault == "script":
-        shutil.rmtree(image.root / "app/examples/models/core/whisper")
-    elif fault in ("option", "choice"):
-        old, new = (
-            ("--max_encoder_input_len", "--other")
-            if fault == "option"
-            else ("--moe_plugin {auto,float16,float32,bfloat16,int32,disable}", "--moe_plugin {auto}")
-        )
-        text = parser_of("trtllm-build").format_help()
-        usage = re.sub(r"\s+", " ", text).replace(old, new)
-        build_tool.write_text(f"#!/bin/sh\ncat <<'END'\n{usage}\nEND\n")
-    elif fault == "template":
-        image.template.unlink()
-    elif fault == "placeholder":
-        image.template.write_text(
-            image.template.read_text() + 'parameters: { key: "b" value: { string_value: "${brand_new}" } }\n'
-        )
-    else:
-        (image.root / "etc/gpus.json").write_text(
-            json.dumps([("Tiny", "9.0", 100)] if fault == "memory" else [])
-        )
-    with pytest.raises(Unfit) as unfit:
-        check(job.recipe, job.work, image)
-    assert re.search(sentence, str(unfit.value)), unfit.value
 
 
 def test_a_card_is_measured_by_numbers_and_their_width(image: TrtLlmBuilderImage) -> None:
