@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from types import SimpleNamespace
 
 import httpx
 import structlog
@@ -205,26 +206,13 @@ async def gathered(gateways: Sequence[str]) -> bytes:
             merged = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
             for sample in family.samples:
                 merged.add_sample(sample.name, {**sample.labels, "gateway": name}, sample.value)
-    registry = CollectorRegistry()
-    registry.register(_Collected(list(families.values())))
-    return generate_latest(registry)
+    return generate_latest(SimpleNamespace(collect=families.values))
 
 
 async def ask_each(gateways: Sequence[str], path: str) -> list[tuple[str, str]]:
     """Return name and answer of every gateway; the answer is empty if it does not answer."""
     addresses = [address for gateway in gateways for address in await _each(gateway)]
     return await asyncio.gather(*[_ask(address, path) for address in addresses])
-
-
-class _Collected:
-    """Passes metrics to a registry."""
-
-    def __init__(self, families: Sequence[Metric]) -> None:
-        self.families = families
-
-    def collect(self) -> Sequence[Metric]:
-        """Return the metrics."""
-        return self.families
 
 
 async def _each(gateway: str) -> list[str]:

@@ -1,5 +1,4 @@
-"""Seconds of speech a second through a running stack: `python -m bench.performance.speech_load [--kserve
-URL] [--gateway URL --model ID] [--in-flight 1,64] [--seconds N] [--output FILE]`.
+"""Seconds of speech a second through a running stack, for other benchmarks to call.
 
 Windows of 30 s, no two of them alike, 64 ids each at KServe's `whisper_bls`; 16-bit WAV files at the gateway.
 Clients are several processes (LOAD_PROCESSES at most) that ask again as soon as they are answered, on
@@ -8,19 +7,14 @@ connections that stay open; the first part of each run is not counted.
 
 from __future__ import annotations
 
-import argparse
 import http.client
-import json
 import os
 import threading
 import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 from multiprocessing import get_context
-from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -163,33 +157,3 @@ def measure(
         "of": len(took),
         "all_s": round(time.monotonic() - began, 1),
     }
-
-
-def main() -> None:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kserve")
-    parser.add_argument("--gateway")
-    parser.add_argument("--model", default="mini-whisper")
-    parser.add_argument("--file", type=Path, help="a WAV file for the gateway")
-    parser.add_argument("--in-flight", default="1,64")
-    parser.add_argument("--seconds", type=float, default=8.0)
-    parser.add_argument("--output", type=Path)
-    given = parser.parse_args()
-    results: dict[str, Any] = {}
-    file = given.file.read_bytes() if given.file else None
-    window = len(file) / 2 / RATE if file else WINDOW
-    ways: list[tuple[str, Make, float]] = [(given.kserve, kserve_request, WINDOW)] if given.kserve else []
-    if given.gateway:
-        ways.append((given.gateway, partial(gateway_request, given.model, file), window))
-    for url, make, each in ways:
-        for in_flight in map(int, given.in_flight.split(",")):
-            name = f"{url} {in_flight}"
-            results[name] = measure(url, make, in_flight, given.seconds, each)
-            print(name, results[name], flush=True)
-            if given.output:
-                given.output.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
-
-
-if __name__ == "__main__":
-    main()

@@ -17,7 +17,6 @@ from ..audio.schema import MOST_KEYWORDS, prompted, spoken
 from ..explanations import explained
 from ..fields import Fields
 
-LOG_PROBS = "item.input_audio_transcription.logprobs"
 PATH = "session.audio.input.transcription."
 # Models of OpenAI that detect no turns: under these names the client commits, unless it asks for detection.
 COMMITTED = {"gpt-realtime-whisper", "gpt-live-transcribe"}

@@ -73,9 +73,6 @@ class Compound(BaseModel):
         return all(found) if self.type == "and" else any(found)
 
 
-Filter = ComparisonFilter | Compound
-
-
 def depth(data: Any, limit: int = DEEPEST + 1) -> int:
     """Return how deep filters are nested, up to `limit`."""
     inner = data.get("filters") if isinstance(data, dict) else None

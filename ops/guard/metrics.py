@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from prometheus_client import (
@@ -109,7 +110,7 @@ class GuardMetrics:
             family.samples = [
                 sample._replace(labels={"model": self.model, **sample.labels}) for sample in family.samples
             ]
-        return generate_latest(_Page(found))
+        return generate_latest(SimpleNamespace(collect=lambda: found))
 
     def _engine(self) -> Iterable[Metric]:
         if self.engine is None or not self.engine.is_dir():
@@ -117,17 +118,6 @@ class GuardMetrics:
         collector = MultiProcessCollector(CollectorRegistry(), str(self.engine))  # type: ignore[no-untyped-call]
         found: Iterable[Metric] = collector.collect()  # type: ignore[no-untyped-call]
         return found
-
-
-class _Page:
-    """Metrics to write, in the form of a registry."""
-
-    def __init__(self, families: Iterable[Metric]) -> None:
-        self.families = families
-
-    def collect(self) -> Iterable[Metric]:
-        """Return the metrics."""
-        return self.families
 
 
 def counted(statistics: Mapping[str, Any]) -> Iterator[Metric]:

@@ -32,7 +32,8 @@ EXACT = {"index_type": "FLAT", "params": {}}
 AT_ONCE = 500  # vectors in one message
 # The passages that messages begin with, of files of up to half a million; Milvus Lite knows no remainders.
 FIRST = f"passage in {[*range(0, 500_000, AT_ONCE)]}"
-MOST_BUILDS = 16_384  # rows of one query in Milvus
+
+
 NOT_FOUND = 100  # Milvus' code for a collection that does not exist
 FAILED = (MilvusException, grpc.RpcError, ValueError, ConnectionError)
 

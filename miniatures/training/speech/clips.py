@@ -17,7 +17,8 @@ from .corpus import LANGUAGES, Corpus
 from .voices import RATE
 
 FRAME = RATE // 100
-WINDOW = 30 * RATE
+
+
 PAUSE = (0.9, 3.0)  # seconds; the gateway shortens longer silence to one
 
 

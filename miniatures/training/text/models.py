@@ -6,7 +6,6 @@ import copy
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import (
@@ -124,9 +123,3 @@ def text_loss(model: PreTrainedModel, ids: Tensor) -> Tensor:
     """Cross-entropy of each token of running text [batch, length + 1] after those before it."""
     logits = model(input_ids=ids[:, :-1], use_cache=False).logits
     return F.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten())
-
-
-@torch.no_grad()
-def generate(model: PreTrainedModel, **arguments: Any) -> Tensor:
-    """Transformers' own generation with the checkpoint's generation config."""
-    return model.generate(**arguments)
