@@ -242,7 +242,8 @@ gpu-report: $(CLIENT)/.done ## on a machine with NVIDIA GPUs: build, compare, me
 	$(CLIENT)/bin/python -m scripts.gpu_report
 
 bench: setup $(BUILD)/.tests ## measure against faster-whisper, CTranslate2 and transformers; writes docs/benchmarks
-	$(BUILD)/bin/python -m bench.performance.speech
+	$(BUILD)/bin/python -m bench.performance.speech.real
+	$(BUILD)/bin/python -m bench.performance.speech.overhead
 	$(BUILD)/bin/python -m bench.performance.text
 
 evaluate: $(BUILD)/.tests tools ## the miniatures' held-out figures

@@ -30,8 +30,7 @@ import numpy as np
 
 from conch.deployment import Deployment, Instance, Pool
 
-from .speech.cells import sound
-from .speech.conch import wav
+from .speech.cells import sound, wav
 from .speech_load import WINDOW, gateway_request, measure
 from .stage import machine
 

@@ -23,8 +23,7 @@ from conch.whisper import text_prefix
 from gateway.triton import encode
 from speech.attempt import OUTPUTS
 
-from .speech.cells import RATE, sound
-from .speech.conch import PREFIX, wav
+from .speech.cells import PREFIX, RATE, sound, wav
 
 WINDOW, TOKENS = 30, 64
 UNCOUNTED = 0.25  # of a run

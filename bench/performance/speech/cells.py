@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import threading
 import time
+import wave as riff
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,10 +22,8 @@ from speech import media
 
 Floats = NDArray[np.float32]
 RATE = 16_000
-TOKENS = 48
-LENGTHS = (3, 10, 30)
 CONCURRENCY = (1, 8)
-DEFAULTS = ", defaults"
+PREFIX = "<|startoftranscript|><|en|><|transcribe|><|notimestamps|>"
 
 
 @dataclass(frozen=True)
@@ -55,21 +55,15 @@ def sound(seconds: int, seed: int) -> Floats:
     return np.resize(np.roll(speech(), -seed * RATE // 7), seconds * RATE)
 
 
-def measure(
-    who: str,
-    seconds: int,
-    concurrency: int,
-    requests: int,
-    call: Callable[[Any], None],
-    memory: Callable[[], float],
-    per_call: int = 1,
-    prepare: Callable[[Floats], Any] = lambda clip: clip,
-) -> Cell:
-    """Transcribe distinct clips from `concurrency` threads. `per_call` clips go into one call; `prepare` is
-    not timed.
-    """
-    clips = [prepare(sound(seconds, i)) for i in range(requests)]
-    return timed_cell(who, seconds, concurrency, clips, call, memory, per_call)
+def wav(clip: Floats) -> bytes:
+    """Encode a 16-bit WAV."""
+    buffer = io.BytesIO()
+    with riff.open(buffer, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(RATE)
+        file.writeframes((np.clip(clip, -1, 1) * 32767).astype("<i2").tobytes())
+    return buffer.getvalue()
 
 
 def timed_cell(
@@ -81,7 +75,9 @@ def timed_cell(
     memory: Callable[[], float],
     per_call: int = 1,
 ) -> Cell:
-    """Warm up with one call, then time each of the clips, of length `seconds`, as `measure` does."""
+    """Warm up with one call, then transcribe the clips, of length `seconds`, from `concurrency` threads.
+    `per_call` clips go into one call.
+    """
     call(clips[0])
     latencies: list[float] = []
     lock = threading.Lock()

@@ -31,8 +31,7 @@ from ops.local import HOST
 
 from ..ggml import convert
 from ..stage import WORK, cores, group_memory, machine, middle, own_memory, running, spread
-from .cells import CONCURRENCY, RATE, timed_cell
-from .conch import wav
+from .cells import CONCURRENCY, RATE, timed_cell, wav
 
 SECONDS = 30
 WANTED = {1: 2.5, 8: 3.0}  # × the peer's best, for base on a CPU
