@@ -27,6 +27,11 @@ class ApiError(Exception):
         )
 
 
+def invalid(param: str | None, message: str) -> ApiError:
+    """Make a 400 for a field's value; the message is a whole sentence."""
+    return ApiError(400, message, param=param, code="invalid_value")
+
+
 def refused(param: str, message: str) -> ApiError:
-    """Make a 400 that names a field."""
+    """Make a 400 that begins with a field's name: what it asks for is not supported."""
     return ApiError(400, f"{param} {message}", param=param, code="unsupported_value")

@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
-from conch.errors import ApiError
+from conch.errors import ApiError, invalid
 
 from .explanations import explained, telling
 
@@ -70,12 +70,7 @@ def _from_validation(error: RequestValidationError) -> ApiError:
             400, "the body must be a JSON object, sent as Content-Type: application/json", code="invalid_json"
         )
     same = [row for row in rows if row["loc"][:2] == first["loc"][:2]]
-    return ApiError(
-        400,
-        f"{_place(telling(same)[0]['loc'][1:]) or 'the body'}{explained(same)}",
-        param=field,
-        code="invalid_value",
-    )
+    return invalid(field, f"{_place(telling(same)[0]['loc'][1:]) or 'the body'}{explained(same)}")
 
 
 # What OpenAI has and this server has not, and what it has instead.

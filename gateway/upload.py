@@ -20,7 +20,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect
 
-from conch.errors import ApiError
+from conch.errors import ApiError, invalid
 
 MAX_FIELD = 64 * 1024
 MAX_FIELDS = 256
@@ -97,19 +97,14 @@ class _Form:
         self.data += data[start:end]
         self.held += end - start
         if self.held > MOST_HELD:
-            raise ApiError(
-                400,
+            raise invalid(
+                self.name or None,
                 f"the form's fields besides the file are longer than {MOST_HELD} bytes; shorten {self.name}",
-                param=self.name or None,
-                code="invalid_value",
             )
         most = LARGE.get(self.name.partition("[")[0], MAX_FIELD)
         if len(self.data) > most:
-            raise ApiError(
-                400,
-                f"{self.name or 'a field'} is longer than {most} bytes; shorten it",
-                param=self.name or None,
-                code="invalid_value",
+            raise invalid(
+                self.name or None, f"{self.name or 'a field'} is longer than {most} bytes; shorten it"
             )
 
     def on_part_end(self) -> None:

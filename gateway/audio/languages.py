@@ -11,7 +11,7 @@ from langcodes import Language, find, standardize_tag, tag_is_valid
 
 import conch
 from conch.deployment import Pool
-from conch.errors import ApiError
+from conch.errors import ApiError, invalid
 
 NAMES: dict[str, str] = json.loads((Path(conch.__file__).parent / "languages.json").read_text("utf-8"))
 CODES = {name: code for code, name in NAMES.items()}
@@ -35,11 +35,9 @@ def language_code(language: str, param: str = "language") -> str | None:
         return None
     code = wanted if wanted in NAMES else CODES.get(wanted) or _standard(wanted)
     if code not in NAMES:
-        raise ApiError(
-            400,
+        raise invalid(
+            param,
             f"language {language[:80]!r} is unknown; send an ISO 639-1 code such as 'en' or 'es', or 'auto'",
-            param=param,
-            code="invalid_value",
         )
     return code
 

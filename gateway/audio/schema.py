@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from conch.errors import ApiError, refused
+from conch.errors import ApiError, invalid, refused
 from speech.options import Options
 from speech.vad import TurnDetection
 
@@ -172,16 +172,9 @@ def _parse(kind: type[T], fields: Mapping[str, list[str]]) -> T:
     for sent, values in _meant(fields, kind).items():
         name, key = _name(sent, kind)
         if len(values) > 1 and name not in REPEATED:
-            raise ApiError(
-                400, f"{sent} is given {len(values)} times; give it once", param=sent, code="invalid_value"
-            )
+            raise invalid(sent, f"{sent} is given {len(values)} times; give it once")
         if name in given and not (key and isinstance(given[name], dict)):
-            raise ApiError(
-                400,
-                f"{name} is sent both with and without []; use one form",
-                param=sent,
-                code="invalid_value",
-            )
+            raise invalid(sent, f"{name} is sent both with and without []; use one form")
         if key:
             given[name] = {**given.get(name, {}), key: values[0]}
         elif values != [""]:
@@ -207,9 +200,7 @@ def _meant(fields: Mapping[str, list[str]], kind: type[TranslationRequest]) -> d
         if name in plain or (own != name and own not in kind.model_fields):
             continue
         if own in fields and own != name:
-            raise ApiError(
-                400, f"{name} is {own} by another name; send one of them", param=name, code="invalid_value"
-            )
+            raise invalid(name, f"{name} is {own} by another name; send one of them")
         found[own] = values
     return _with_words(found)
 
@@ -254,11 +245,9 @@ def _object(text: str) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        raise ApiError(
-            400,
+        raise invalid(
+            "chunking_strategy",
             'chunking_strategy is not a valid JSON object; send \'auto\' or {"type": "server_vad"}',
-            param="chunking_strategy",
-            code="invalid_value",
         ) from None
 
 
@@ -267,7 +256,7 @@ def _invalid(error: ValidationError) -> ApiError:
     name = str(first["loc"][0])
     param = f"{name}[]" if name in REPEATED else name
     place = next((f"[{part}]" for part in first["loc"][2:]), "") if name == "chunking_strategy" else ""
-    return ApiError(400, f"{param}{place}{explained([first])}", param=param, code="invalid_value")
+    return invalid(param, f"{param}{place}{explained([first])}")
 
 
 def options(request: TranslationRequest, task: str) -> Options:
@@ -344,12 +333,7 @@ def plain_text(prompt: str, param: str) -> None:
         ApiError: 400.
     """
     if "<|" in prompt:
-        raise ApiError(
-            400,
-            f"{param} must not contain special tokens such as <|…|>; send plain text",
-            param=param,
-            code="invalid_value",
-        )
+        raise invalid(param, f"{param} must not contain special tokens such as <|…|>; send plain text")
 
 
 def turns(request: TranslationRequest) -> TurnDetection | None:

@@ -16,7 +16,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
-from conch.errors import ApiError
+from conch.errors import ApiError, invalid
 from conch.pictures import Picture
 
 from .schema import MOST_INPUTS, EmbeddingsRequest, Item
@@ -49,19 +49,12 @@ async def receive(request: Request, limit: int) -> tuple[EmbeddingsRequest, list
     for name, value in await _parts(request, limit):
         if isinstance(value, UploadFile):
             if name not in INPUTS:
-                raise ApiError(
-                    400,
-                    f"{name[:80]} is a file; send pictures in the field file or input",
-                    param=name[:80],
-                    code="invalid_value",
-                )
+                raise invalid(name[:80], f"{name[:80]} is a file; send pictures in the field file or input")
             items.append(Picture(await value.read()))
         elif name in INPUTS:
             items.append(value)
         elif name in fields:
-            raise ApiError(
-                400, f"{name[:80]} is sent twice; send it once", param=name[:80], code="invalid_value"
-            )
+            raise invalid(name[:80], f"{name[:80]} is sent twice; send it once")
         else:
             fields[name] = value
     try:  # inputs are checked as those of a JSON body; the text stands for pictures too

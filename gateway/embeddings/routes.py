@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fastapi import APIRouter, Request, Response
 
-from conch.errors import ApiError
+from conch.errors import ApiError, invalid
 from conch.pictures import Picture
 
 from ..disconnect import cancel_on_disconnect
@@ -51,7 +51,7 @@ async def _answer(
             vectors = await cancel_on_disconnect(request, work)
         except ApiError as error:
             if error.status == 400 and error.param is None:
-                raise ApiError(400, error.message, param="input", code="invalid_value") from error
+                raise invalid("input", error.message) from error
             raise
     services.metrics.text_usage(pool.model_id, vectors.tokens)
     services.metrics.pictures.labels(pool.model_id).inc(sum(isinstance(item, Picture) for item in items))

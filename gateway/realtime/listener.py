@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conch.deployment import Pool
-from conch.errors import ApiError
+from conch.errors import ApiError, invalid
 from conch.tasks import end
 from speech.cutters import PauseCutter, TurnCutter
 from speech.vad import RATE, TurnDetection
@@ -135,11 +135,8 @@ class LiveListener:
             try:
                 if not (handler := handlers.get(str(event.get("type")))):
                     known = ", ".join(handlers)
-                    raise ApiError(
-                        400,
-                        f"event type {str(event.get('type'))[:80]!r} is unknown; send {known}",
-                        param="type",
-                        code="invalid_value",
+                    raise invalid(
+                        "type", f"event type {str(event.get('type'))[:80]!r} is unknown; send {known}"
                     )
                 await handler(event)
             except Exception as error:  # noqa: BLE001  # one event's failure is its own: the session goes on

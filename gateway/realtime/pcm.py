@@ -9,7 +9,7 @@ import numpy as np
 from av.audio.frame import AudioFrame
 from numpy.typing import NDArray
 
-from conch.errors import ApiError
+from conch.errors import ApiError, invalid
 from conch.pictures import from_base64
 from speech.vad import RATE
 
@@ -78,7 +78,7 @@ class SoundDecoder:
 
 
 def _refused(message: str) -> ApiError:
-    return ApiError(400, message, param="audio", code="invalid_value")
+    return invalid("audio", message)
 
 
 def _joined(frames: list[AudioFrame]) -> Floats:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PrivateAttr, ValidationError
 
-from conch.errors import ApiError
+from conch.errors import ApiError, invalid
 from speech.vad import TurnDetection
 
 from ..audio.schema import MOST_KEYWORDS, prompted, spoken
@@ -144,12 +144,12 @@ class Session(Fields):
             ApiError: 400: the update is not an object.
         """
         if not isinstance(update, dict):
-            raise ApiError(400, "session is not an object; send one", param="session", code="invalid_value")
+            raise invalid("session", "session is not an object; send one")
         try:
             refused, left = [], _whole(update)
         except RecursionError:
             message = "session is nested too deeply; send an object like the one in session.created"
-            raise ApiError(400, message, param="session", code="invalid_value") from None
+            raise invalid("session", message) from None
         for _ in range(MOST_FAULTS):
             old = self.model_dump()
             asked = self._asked or "turn_detection" in _inner(left, "audio", "input")
@@ -236,7 +236,7 @@ def _fault(error: ValidationError | ApiError) -> tuple[ApiError, list[str]]:
         return ApiError(
             400, f"unknown field {param}; remove it", param=param, code="unknown_parameter"
         ), place
-    return ApiError(400, f"{param}{explained([first])}", param=param, code="invalid_value"), place
+    return invalid(param, f"{param}{explained([first])}"), place
 
 
 def _without(update: Any, place: list[str]) -> Any:

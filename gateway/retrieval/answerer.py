@@ -7,7 +7,7 @@ import uuid
 from dataclasses import dataclass
 
 from conch.deployment import Pool
-from conch.errors import ApiError
+from conch.errors import ApiError, invalid
 from conch.pictures import Picture
 
 from ..admission import Admission
@@ -75,4 +75,4 @@ def named(error: ApiError) -> ApiError:
     if error.status != 400:
         return error
     param = "query" if error.message.startswith("image_urls") else "question"
-    return ApiError(400, error.message, param=param, code="invalid_value")
+    return invalid(param, error.message)

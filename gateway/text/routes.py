@@ -14,7 +14,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from conch.deployment import Pool
-from conch.errors import ApiError, refused
+from conch.errors import ApiError, invalid, refused
 from conch.pictures import MOST_URL_BYTES
 from conch.tasks import end
 
@@ -245,7 +245,7 @@ async def _named(work: Any, param: str) -> Any:
     except ApiError as error:
         if error.status == 400 and error.param is None:
             named = next((name for start, name in PARAMS.items() if error.message.startswith(start)), param)
-            raise ApiError(400, error.message, param=named, code="invalid_value") from error
+            raise invalid(named, error.message) from error
         raise
 
 
