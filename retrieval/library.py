@@ -15,7 +15,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,9 @@ from conch.pictures import Picture
 
 from .documents import Documents, Page, Record
 from .kinds import is_picture
-from .vectors import Vectors
+
+if TYPE_CHECKING:
+    from .vectors.milvus import MilvusVectors
 
 FILE, STORE, ATTACHMENT, BATCH = "file", "store", "attachment", "batch"
 LIVE, DELETING, UPLOADING, PROCESSED = "live", "deleting", "uploading", "processed"
@@ -89,7 +91,7 @@ class Library:
     """
 
     documents: Documents
-    vectors: Vectors
+    vectors: MilvusVectors
     embedders: Mapping[str, Embedder] = field(default_factory=dict)
     answerers: Mapping[str, Answerer] = field(default_factory=dict)
     scales: dict[str, Any] = field(default_factory=dict)  # calibration.Scales by model, as they are measured

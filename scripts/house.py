@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 from build.catalog import ROOT
@@ -147,32 +148,13 @@ def module_graph(found: list[SourceFile]) -> dict[str, set[str]]:
     return graph
 
 
-def circles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """Return the groups of nodes that reach each other, by Tarjan's algorithm."""
-    index: dict[str, int] = {}
-    low: dict[str, int] = {}
-    stack: list[str] = []
-    groups: list[list[str]] = []
-
-    def visit(node: str) -> None:
-        index[node] = low[node] = len(index)
-        stack.append(node)
-        for child in sorted(graph.get(node, ())):
-            if child not in index:
-                visit(child)
-                low[node] = min(low[node], low[child])
-            elif child in stack:
-                low[node] = min(low[node], index[child])
-        if low[node] == index[node]:
-            cut = stack.index(node)
-            if len(group := stack[cut:]) > 1:
-                groups.append(group)
-            del stack[cut:]
-
-    for node in sorted(graph):
-        if node not in index:
-            visit(node)
-    return groups
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """Return the nodes of one circle, the first one again at its end; empty if there is none."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
 
 
 def report(root: Path) -> Iterator[str]:
@@ -206,8 +188,8 @@ def report(root: Path) -> Iterator[str]:
     yield f"functions: {len(sizes):,}; median {middle:.0f}, p90 {ninety:.0f}, max {max(sizes)}"
     yield f"functions over {LONG_FUNCTION} lines: {sum(size > LONG_FUNCTION for size in sizes)}"
     yield f"modules over {LONG_MODULE} lines: {sum(size > LONG_MODULE for size in lines.values())}"
-    yield f"arrows between rooms: {len(between)}; circles among rooms: {len(circles(rooms))}"
-    yield f"imports among modules: {sum(map(len, graph.values())):,}; circles: {len(circles(graph))}"
+    yield f"arrows between rooms: {len(between)}; a circle of rooms: {', '.join(circle(rooms)) or 'none'}"
+    yield f"imports among modules: {sum(map(len, graph.values())):,}; a circle: {', '.join(circle(graph)) or 'none'}"
     outside = [source for source in found if not source.module.startswith("build.targets")]
     yield f"comparisons with a target's name: {sum(len(list(source.comparisons())) for source in outside)}"
     yield f"blocks of {BLOCK} or more equal lines of code: {len(duplicates(root, paths))}"

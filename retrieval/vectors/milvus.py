@@ -54,7 +54,9 @@ def _unless_there(there: Callable[[], Any], make: Callable[[], None]) -> None:
 
 
 class MilvusVectors:
-    """A client that is opened, and reopened, when needed."""
+    """A client that is opened, and reopened, when needed. Every method raises VectorsDown when the database
+    does not answer.
+    """
 
     def __init__(self, url: str, token: str = "") -> None:
         self.url, self.token = url, token
@@ -80,8 +82,8 @@ class MilvusVectors:
             raise VectorsDown(error) from error
 
     async def create(self, collection: str, dimensions: int) -> None:
-        """See Vectors. Inner products of vectors of length one are cosines. Each step is done where it has
-        not been: the one that began may have been killed.
+        """Create a collection unless it exists. Inner products of vectors of length one are cosines. Each
+        step is done where it has not been: the one that began may have been killed.
         """
 
         def work(client: MilvusClient) -> None:
@@ -107,7 +109,9 @@ class MilvusVectors:
     async def put(
         self, collection: str, build: str, first: int, chunks: Sequence[int], values: NDArray[np.float32]
     ) -> None:
-        """See Vectors."""
+        """Write the passages `first`, `first` + 1, … of a build, their vectors [passages, dimensions], and
+        the chunk that is returned for each, replacing existing ones.
+        """
         rows: list[dict[str, Any]] = [
             {
                 "id": f"{build}/{first + n}",
@@ -123,7 +127,9 @@ class MilvusVectors:
             await self._run(lambda client, part=part: client.upsert(collection, part, timeout=SECONDS))  # type: ignore[misc]
 
     async def count(self, collection: str, build: str) -> int:
-        """See Vectors. A strong read waits until every node has what was written before it."""
+        """Return how many vectors of a build searches can find now; 0 if there is no such collection. A
+        strong read waits until every node has what was written before it.
+        """
 
         def work(client: MilvusClient) -> int:
             rows = client.query(
@@ -140,7 +146,8 @@ class MilvusVectors:
     async def search(
         self, collection: str, query: NDArray[np.float32], limit: int, builds: Collection[str] | None = None
     ) -> list[Hit]:
-        """See Vectors. What `count` has seen is visible, so that nothing waits for Milvus' clock; but one
+        """Return the nearest to `query` [dimensions], best first, of these builds only if any are given;
+        empty if there is no such collection. What `count` has seen is visible, so that nothing waits for Milvus' clock; but one
         that was started again reads its log first, and answers with less until then. "Bounded" waits for what
         is older than five seconds.
         """
@@ -164,7 +171,7 @@ class MilvusVectors:
         return await self._run(work, [])
 
     async def remove(self, collection: str, build: str) -> None:
-        """See Vectors."""
+        """Remove a build if it exists."""
 
         def work(client: MilvusClient) -> bool:
             client.delete(collection, filter=_quoted([build]), timeout=SECONDS)
@@ -173,7 +180,9 @@ class MilvusVectors:
         await self._run(work, False)
 
     async def builds(self, collection: str) -> set[str]:
-        """See Vectors. By the first passage of each message, since any of them may be the one that came."""
+        """Return all builds that have vectors, by the first passage of each message, since any of them may
+        be the one that came.
+        """
 
         def work(client: MilvusClient) -> set[str]:
             found: set[str] = set()
@@ -188,15 +197,15 @@ class MilvusVectors:
         return await self._run(work, set())
 
     async def collections(self) -> set[str]:
-        """See Vectors."""
+        """Return all collections."""
         return await self._run(lambda client: set(client.list_collections(timeout=SECONDS)))
 
     async def drop(self, collection: str) -> None:
-        """See Vectors."""
+        """Remove a collection if it exists."""
         await self._run(lambda client: client.drop_collection(collection, timeout=SECONDS))
 
     async def close(self) -> None:
-        """See Vectors."""
+        """Close connections."""
         if self.client:
             await asyncio.to_thread(self.client.close)
         self.threads.shutdown(wait=False)
