@@ -189,7 +189,8 @@ def report(root: Path) -> Iterator[str]:
     yield f"functions over {LONG_FUNCTION} lines: {sum(size > LONG_FUNCTION for size in sizes)}"
     yield f"modules over {LONG_MODULE} lines: {sum(size > LONG_MODULE for size in lines.values())}"
     yield f"arrows between rooms: {len(between)}; a circle of rooms: {', '.join(circle(rooms)) or 'none'}"
-    yield f"imports among modules: {sum(map(len, graph.values())):,}; a circle: {', '.join(circle(graph)) or 'none'}"
+    yield f"imports among modules: {sum(map(len, graph.values())):,}"
+    yield f"a circle of modules: {', '.join(circle(graph)) or 'none'}"
     outside = [source for source in found if not source.module.startswith("build.targets")]
     yield f"comparisons with a target's name: {sum(len(list(source.comparisons())) for source in outside)}"
     yield f"blocks of {BLOCK} or more equal lines of code: {len(duplicates(root, paths))}"

@@ -147,9 +147,9 @@ class MilvusVectors:
         self, collection: str, query: NDArray[np.float32], limit: int, builds: Collection[str] | None = None
     ) -> list[Hit]:
         """Return the nearest to `query` [dimensions], best first, of these builds only if any are given;
-        empty if there is no such collection. What `count` has seen is visible, so that nothing waits for Milvus' clock; but one
-        that was started again reads its log first, and answers with less until then. "Bounded" waits for what
-        is older than five seconds.
+        empty if there is no such collection. What `count` has seen is visible, so that nothing waits for
+        Milvus' clock; but one that was started again reads its log first, and answers with less until then.
+        "Bounded" waits for what is older than five seconds.
         """
 
         def work(client: MilvusClient) -> list[Hit]:
