@@ -40,9 +40,17 @@ def _refuse(message: str) -> NoReturn:
     raise TemplateError(message)
 
 
-def _json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
-    """Serialize JSON with json.dumps' options; Jinja's own filter would escape `<`."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, **options)
+def _json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Serialize JSON as transformers' filter does; Jinja's own would escape `<`."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,6 @@ EXACT = {"index_type": "FLAT", "params": {}}
 AT_ONCE = 500  # vectors in one message
 # The passages that messages begin with, of files of up to half a million; Milvus Lite knows no remainders.
 FIRST = f"passage in {[*range(0, 500_000, AT_ONCE)]}"
-
-
 NOT_FOUND = 100  # Milvus' code for a collection that does not exist
 FAILED = (MilvusException, grpc.RpcError, ValueError, ConnectionError)
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from build.whisper_vocabulary import whisper_tokenizer
 from conch.bundle import EngineFacts
+from serving.audio.log_mel import AudioTooLong
 from serving.audio.tokens import BadPrompt
 from serving.audio.whisper import BadAudio, Whisper
 from serving.errors import BadRequest, code_name, encode_error
@@ -215,7 +216,12 @@ def test_wav_lens_is_optional_and_cuts(facade: tuple[Whisper, Double]) -> None:
             ask(facade, WAV_LENS=np.array([[wrong]], np.int32))
 
 
-@pytest.mark.parametrize("error", [BadAudio, BadPrompt, BadRequest])
+def test_samples_are_finite(facade: tuple[Whisper, Double]) -> None:
+    with pytest.raises(BadAudio, match="NaN or infinite"):
+        ask(facade, WAV=np.full((1, 16000), np.nan, np.float32))
+
+
+@pytest.mark.parametrize("error", [AudioTooLong, BadAudio, BadPrompt, BadRequest])
 def test_errors_are_the_callers(error: type[Exception]) -> None:
     """What a façade refuses is an invalid argument to Triton: a 400, with its own sentence."""
     refused = error("WAV is empty; send sound")

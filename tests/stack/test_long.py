@@ -88,7 +88,7 @@ def test_no_word_is_lost_at_a_cut(
     record_property: pytest.RecordProperty,
 ) -> None:
     """The word error rate is that of the sentences alone, within a point; so no cut loses or doubles one. In
-    all there are at least 70 cuts, with the hour 189.
+    all there are at least 11 cuts, with LONG_HOURS 189.
     """
     clip, wave = record(Clipper(corpus, random.Random(seconds)), seconds, language)
     started = time.monotonic()

@@ -205,16 +205,16 @@ def test_inflight_batcher_llm_client_stops(target: Stack, request: pytest.Fixtur
 @pytest.mark.parametrize("model", list(TEXTS))
 def test_end_to_end_test(target: Stack, model: str, protocol: str) -> None:
     """preprocessing, tensorrt_llm and postprocessing one after the other say what `ensemble` and
-    `tensorrt_llm_bls` say at once.
+    `tensorrt_llm_bls` say at once, of one text and of several of different lengths.
     """
     library: Any = http if protocol == "http" else grpc
     client = library.InferenceServerClient(
         (target.kserve if protocol == "http" else target.grpc).removeprefix("http://")
     )
-    for i, text in enumerate(TEXTS[model]):
+    for i, texts in enumerate((TEXTS[model][:1], TEXTS[model])):
         say = {"headers": to(model), "request_id": str(i)}
-        words, length = np.array([[text]], object), one(20, np.int32)
-        none = np.array([[""]], object)
+        words, length = np.array([texts], object).T, np.full((len(texts), 1), 20, np.int32)
+        none = np.full((len(texts), 1), "", object)
         given = {
             "QUERY": words,
             "BAD_WORDS_DICT": none,

@@ -52,8 +52,8 @@ def together(
 
 
 def test_four_times_the_capacity(stack: Stack) -> None:
-    """Places are 16 an instance: with four times as many clients for twelve seconds, who is let in gets words
-    in bounded time, who is not learns when to come back, and right afterwards the stack is ready.
+    """Places are 16 an instance: with four times as many clients for twelve seconds, admitted requests get
+    words in bounded time, refused ones are told when to come back, and right afterwards the stack is ready.
     """
     places = 32
     started = time.monotonic()

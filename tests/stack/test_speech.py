@@ -31,7 +31,7 @@ def sdk(stack: Stack) -> openai.OpenAI:
     return stack.openai()
 
 
-@pytest.mark.parametrize("name", ["order.wav", "telephone.wav", "demo.flac", "cocina.mp3"])
+@pytest.mark.parametrize("name", ["order.wav", "telephone.wav", "demo.flac", "cocina.mp3", "letter.m4a"])
 def test_sdk_json(sdk: openai.OpenAI, recordings: Rows, name: str) -> None:
     """The official SDK gets the words of every container, rate and channel count, in either language."""
     with (RECORDINGS / name).open("rb") as file:

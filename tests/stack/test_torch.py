@@ -24,7 +24,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     command = [sys.executable, "-m", "build", "engines", "--target", "torch", "--model-id", MODELS]
     subprocess.run(command, cwd=ROOT, check=True)
     home = tmp_path_factory.mktemp("torch")
-    with started(portable(home, PORT, MODELS, 3) | {"TARGET": "torch"}, tidy=False) as stack:
+    with started(portable(home, PORT, MODELS, 2) | {"TARGET": "torch"}, tidy=False) as stack:
         yield stack
 
 

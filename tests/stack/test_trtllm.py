@@ -225,11 +225,6 @@ def _ask_engine(stack: Stack, **extra: Any) -> httpx.Response:
     inputs = [
         {"name": name, "datatype": "INT32", "shape": [1, len(row)], "data": row} for name, row in rows.items()
     ]
-    inputs += (
-        [{"name": "stop", "datatype": "BOOL", "shape": [1, 1], "data": [True]}]
-        if extra.pop("stop", False)
-        else []
-    )
     return httpx.post(
         f"{stack.kserve}/v2/models/tensorrt_llm/infer", json={"inputs": inputs, **extra}, timeout=60
     )

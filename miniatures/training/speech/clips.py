@@ -17,8 +17,6 @@ from .corpus import LANGUAGES, Corpus
 from .voices import RATE
 
 FRAME = RATE // 100
-
-
 PAUSE = (0.9, 3.0)  # seconds; the gateway shortens longer silence to one
 
 

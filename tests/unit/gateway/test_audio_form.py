@@ -110,5 +110,6 @@ def test_what_would_change_the_text_is_refused_by_name(fields: dict[str, Any], p
     "field", ["keywords", "stream", "timestamp_granularities[]", "include[]", "chunking_strategy"]
 )
 def test_translations_have_fewer_fields(field: str) -> None:
-    with pytest.raises(ApiError, match="unknown field"):
+    with pytest.raises(ApiError, match="unknown field") as refused:
         parse_translation({"model": ["m"], field: ["true"]})
+    assert refused.value.param == field

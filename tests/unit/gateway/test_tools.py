@@ -176,6 +176,7 @@ def test_references_lead_to_where_the_schema_stands(
         assert root["properties"]["b"]["$ref"] == f"{at}/$defs/B"
 
 
+@pytest.mark.slow  # imports transformers
 @pytest.mark.parametrize("options", ["", "(true)", "(indent=2)", "(separators=(',', ':'), sort_keys=true)"])
 def test_json_in_a_template_is_as_transformers_writes_it(options: str) -> None:
     from transformers.utils.chat_template_utils import render_jinja_template
