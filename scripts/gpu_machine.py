@@ -12,11 +12,12 @@ import subprocess
 import sys
 import time
 import urllib.request
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 from conch import toolchains
 from conch.driver import driver, driver_findings, toolkit
@@ -162,50 +163,70 @@ class Round:
         }
 
 
-class RunningRound(Protocol):
+class RunningRound(ABC):
     """One way to run a `Round`; addresses are host:port or URLs."""
 
-    round: Round
     miniatures: str  # the folder, as NVIDIA's clients see it
 
+    def __init__(self, served: Round, given: Mapping[str, str]) -> None:
+        self.round, self.port = served, int(given.get("PORT") or 18080)
+
     def check(self, model_id: str) -> str:
-        """Check a model's build commands against the image, and return the builder's output."""
+        """Check a model's build commands against the image, and return the end of the builder's output."""
+        return self._built("check", model_id)
 
     def build(self, model_id: str) -> str:
         """Build one engine, and return the end of the builder's output."""
+        return self._built("engines", model_id)
 
+    def _built(self, command: str, model_id: str) -> str:
+        printed = self.builder(command, "--target", self.round.target, "--model-id", model_id)
+        return short(printed.strip().rpartition("\n")[2])
+
+    @abstractmethod
+    def builder(self, *arguments: str) -> str:
+        """Run `python -m build`, and return its output."""
+
+    @abstractmethod
     def up(self) -> None:
         """Start the servers."""
 
+    @abstractmethod
     def down(self) -> None:
         """Stop everything; safe to repeat."""
 
+    @abstractmethod
     def urls(self) -> tuple[str, str]:
         """Return the gateway's and KServe's URL."""
 
+    @abstractmethod
     def address(self, index: int) -> tuple[str, str]:
         """Return HTTP and gRPC addresses of an instance for NVIDIA's clients."""
 
+    @abstractmethod
     def engine(self, index: int) -> str:
         """Return the folder with an instance's engine and tokenizer.json, as NVIDIA's clients see it."""
 
+    @abstractmethod
     def client(self, script: str, arguments: Sequence[str]) -> str:
         """Run a Python script of the image, and return its output."""
 
+    @abstractmethod
     def kill(self, index: int) -> None:
         """Send SIGKILL to an instance's tritonserver."""
 
+    @abstractmethod
     def log(self, index: int) -> str:
         """Return the end of an instance's log."""
 
 
-class InDocker:
+class InDocker(RunningRound):
     """Runs Compose as users do, under a project name and ports of its own."""
 
     miniatures = "/miniatures"
 
     def __init__(self, served: Round, given: dict[str, str]) -> None:
-        self.round, self.port = served, int(given.get("PORT") or 18080)
+        super().__init__(served, given)
         self.project = "conch-gpu-report"
         ports = {
             "PORT": str(self.port),
@@ -217,18 +238,9 @@ class InDocker:
     def _compose(self, *words: str, seconds: float = START) -> str:
         return run(["docker", "compose", *words], environment=self.environment, seconds=seconds)
 
-    def _builder(self, command: str, model_id: str) -> str:
-        arguments = ["--target", self.round.target, "--model-id", model_id]
-        words = ["run", "--rm", "--build", "builder", "python3", "-m", "build", command, *arguments]
-        return short(self._compose(*words).strip().rpartition("\n")[2])
-
-    def check(self, model_id: str) -> str:
+    def builder(self, *arguments: str) -> str:
         """See `RunningRound`."""
-        return self._builder("check", model_id)
-
-    def build(self, model_id: str) -> str:
-        """See `RunningRound`."""
-        return self._builder("engines", model_id)
+        return self._compose("run", "--rm", "--build", "builder", "python3", "-m", "build", *arguments)
 
     def up(self) -> None:
         """See `RunningRound`."""
@@ -275,13 +287,13 @@ class InDocker:
         return self._compose("logs", "--no-color", "--tail", "60", f"triton-{index}")
 
 
-class InProcesses:
+class InProcesses(RunningRound):
     """Runs process mode inside the image, or with stand-ins of it (CONCH_IMAGE_ROOT)."""
 
     miniatures = str(ROOT / "miniatures")
 
     def __init__(self, served: Round, given: dict[str, str]) -> None:
-        self.round, self.port = served, int(given.get("PORT") or 18080)
+        super().__init__(served, given)
         self.root = Path(given.get("CONCH_IMAGE_ROOT") or "/")
         self.engines, self.home = (
             Path(given.get(name) or ROOT / f".conch/gpu-report/{name.lower()}")
@@ -295,18 +307,9 @@ class InProcesses:
         }
         self.process: subprocess.Popen[bytes] | None = None
 
-    def _builder(self, command: str, model_id: str) -> str:
-        arguments = ["--target", self.round.target, "--model-id", model_id]
-        words = [sys.executable, "-m", "build", command, *arguments]
-        return short(run(words, environment=self.environment).strip().rpartition("\n")[2])
-
-    def check(self, model_id: str) -> str:
+    def builder(self, *arguments: str) -> str:
         """See `RunningRound`."""
-        return self._builder("check", model_id)
-
-    def build(self, model_id: str) -> str:
-        """See `RunningRound`."""
-        return self._builder("engines", model_id)
+        return run([sys.executable, "-m", "build", *arguments], environment=self.environment)
 
     def up(self) -> None:
         """See `RunningRound`."""

@@ -63,6 +63,17 @@ def trusted() -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
+def connections(key: str) -> httpx.AsyncClient:
+    """Make a client that sends an API key, if any, and opens as many connections as it needs."""
+    return httpx.AsyncClient(
+        trust_env=False,
+        verify=trusted(),
+        headers={"Authorization": f"Bearer {key}"} if key else {},
+        timeout=SECONDS,
+        limits=httpx.Limits(max_connections=None),
+    )
+
+
 class Gateway:
     """Calls /v1/audio/transcriptions and /v1/audio/translations. `progress` shows a bar during the upload, if
     standard error is a terminal.
@@ -70,14 +81,7 @@ class Gateway:
 
     def __init__(self, url: str, key: str = "", *, progress: bool = False) -> None:
         self.url, self.progress = base(url), progress
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self.client = httpx.AsyncClient(
-            trust_env=False,
-            verify=trusted(),
-            headers=headers,
-            timeout=SECONDS,
-            limits=httpx.Limits(max_connections=None),
-        )
+        self.client = connections(key)
 
     async def transcribe(self, path: Path, ask: SpeechOptions, on_text: OnText) -> str:
         """See `Speech`."""

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import httpx
 from httpx_sse import EventSource
 
-from .speech import SECONDS, OnText, RequestFailed, base, complaint, trouble, trusted, unreachable
+from .speech import OnText, RequestFailed, base, complaint, connections, trouble, unreachable
 
 
 @dataclass(frozen=True)
@@ -160,14 +160,7 @@ class Text:
 
     def __init__(self, url: str, dialect: Dialect, key: str = "", option: str = "--url") -> None:
         self.url, self.dialect, self.option = base(url), dialect, option
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self.client = httpx.AsyncClient(
-            trust_env=False,
-            verify=trusted(),
-            headers=headers,
-            timeout=SECONDS,
-            limits=httpx.Limits(max_connections=None),
-        )
+        self.client = connections(key)
 
     async def complete(self, prompt: str, ask: TextOptions, on_text: OnText) -> TextAnswer:
         """Return the whole answer; `on_text` is called as it arrives: piece by piece if streamed, otherwise
