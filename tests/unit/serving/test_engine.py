@@ -107,7 +107,7 @@ def test_int8_weights_keep_the_words(
     export(tmp_path, "int8")
     small = OpenVinoRuntime(tmp_path, precision="f32")
     same = 0
-    for clip, features in speech[:12]:
+    for clip, features in speech[:6]:
         answers = []
         for engine in (graphs, small):
             scheduler, listener = Scheduler(engine), Collected()
@@ -116,7 +116,7 @@ def test_int8_weights_keep_the_words(
             answers.append(listener.wait(60)[0].ids)
             scheduler.stop()
         same += answers[0] == answers[1]
-    assert same >= 10
+    assert same >= 5
 
 
 class Begun(Collected):
