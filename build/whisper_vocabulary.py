@@ -15,13 +15,10 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-import conch
-from conch.whisper import byte_alphabet
+from conch.whisper import byte_alphabet, languages
 
 ASSETS = Path(__file__).parent / "assets" / "whisper"
-LANGUAGES: tuple[str, ...] = tuple(
-    json.loads((Path(conch.__file__).parent / "languages.json").read_text("utf-8"))
-)
+LANGUAGES = tuple(languages())
 # (layer, head) pairs that times follow, of openai/whisper's models by their names.
 ALIGNMENT_HEADS: dict[str, list[list[int]]] = json.loads((ASSETS / "alignment_heads.json").read_text("utf-8"))
 TIMESTAMPS = tuple(f"<|{i * 0.02:.2f}|>" for i in range(1501))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import zlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 # Languages that are written without blanks, so each token that ends a character ends a word, and texts are
@@ -17,6 +19,11 @@ MULTILINGUAL = 50257
 # openai/whisper transcribe.py: of a text that repeats itself, and of one that is doubtful.
 COMPRESSION_LIMIT, LOG_PROB_LIMIT = 2.4, -1.0
 LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
+
+
+def languages() -> dict[str, str]:
+    """Return the English names of all languages by their codes, in the order of Whisper's tokens."""
+    return dict(json.loads(Path(__file__).with_name("languages.json").read_text("utf-8")))
 
 
 def languages_of(tokenizer: Mapping[str, Any]) -> tuple[str, ...]:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 from contextlib import suppress
-from pathlib import Path
 
 from langcodes import Language, find, standardize_tag, tag_is_valid
 
-import conch
 from conch.deployment import Pool
 from conch.errors import ApiError, invalid
+from conch.whisper import languages
 
-NAMES: dict[str, str] = json.loads((Path(conch.__file__).parent / "languages.json").read_text("utf-8"))
+NAMES = languages()
 CODES = {name: code for code, name in NAMES.items()}
 # What Whisper calls otherwise than BCP 47 does, and names of openai/whisper's that are no standard ones.
 WHISPER = {"jv": "jw", "nb": "no", "fil": "tl"}
