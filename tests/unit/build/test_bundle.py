@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -39,6 +38,18 @@ def run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
         text=True,
         check=False,
         timeout=120,
+    )
+
+
+def started(folder: Path, stdout: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+    """A builder in a process group of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "build", *engines(folder)],
+        cwd=ROOT,
+        env=TINY,
+        stdout=stdout,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
 
 
@@ -88,14 +99,7 @@ def test_killed_builders_leave_nothing_servable(tmp_path: Path) -> None:
 
 def test_a_builder_killed_in_a_step_leaves_nothing_servable(tmp_path: Path) -> None:
     """With the step, as a machine that goes down does it; the next build succeeds."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "build", *engines(tmp_path)],
-        cwd=ROOT,
-        env=TINY,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    process = started(tmp_path)
     tasks = Path(f"/proc/{process.pid}/task")
     while not any(children.read_text() for children in tasks.glob("*/children")):
         assert process.poll() is None, "it ended without a step"
@@ -126,13 +130,15 @@ def test_second_build_does_nothing(tmp_path: Path) -> None:
 def test_two_builders_never_share_a_bundle(tmp_path: Path) -> None:
     """While one holds the lock, the other waits for it, and says so."""
     (tmp_path / "engines/mini-gpt2").mkdir(parents=True)
-    with ThreadPoolExecutor() as threads, FileLock(tmp_path / "engines/mini-gpt2/tiny.lock"):
-        waiting = threads.submit(run, "build", *engines(tmp_path))
-        time.sleep(4)
-        assert not waiting.done()
-        assert not complete(tmp_path / "engines/mini-gpt2/tiny")
-    assert "another builder is making" in waiting.result().stdout
-    assert waiting.result().returncode == 0
+    with started(tmp_path, stdout=subprocess.PIPE) as waiting:
+        with FileLock(tmp_path / "engines/mini-gpt2/tiny.lock"):  # long before the builder asks for it
+            assert waiting.stdout
+            assert b"another builder is making" in waiting.stdout.readline()
+            time.sleep(1)
+            assert waiting.poll() is None
+            assert not complete(tmp_path / "engines/mini-gpt2/tiny")
+        assert waiting.wait(120) == 0
+    assert complete(tmp_path / "engines/mini-gpt2/tiny")
 
 
 def test_unknown_id_builds_nothing(tmp_path: Path) -> None:
