@@ -23,7 +23,9 @@ class Settings(BaseSettings):
 
     deployment: Path = Field(description="deployment.json, written by the plan: pools and instances")
     kserve_url: str = Field(
-        "http://127.0.0.1:8079", description="nginx's internal KServe listener: a URL, or unix:PATH"
+        "http://127.0.0.1:8079",
+        pattern=r"^(http://[^/@\s]+:\d+/?|unix:.+)$",
+        description="nginx's internal KServe listener: http://HOST:PORT, or unix:PATH",
     )
     gateways: int = Field(
         1,

@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import uuid
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
-import httpx
 import numpy as np
 import structlog
-from httpx_sse import EventSource
 from numpy.typing import NDArray
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput, InferResult
 from tritonclient.utils import np_to_triton_dtype
 
 from conch.deployment import Pool
 from conch.errors import ApiError
+from conch.http_client import HttpClient, HttpResponse, Lost
 from conch.names import AT_ONCE
 
 from .tracing import Traces
@@ -30,10 +31,18 @@ from .tracing import Traces
 log = structlog.get_logger()
 Arrays = dict[str, NDArray[Any]]
 READY_SECONDS = 30.0
-UNREACHED = "no instance of this model can be reached"  # docker/nginx/kserve.conf.template
-# An nginx whose host is cut off sends no word; the system finds out.
-KEEPALIVE = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
+UNREACHED = b"no instance of this model can be reached"  # docker/nginx/kserve.conf.template
 AGAIN = 0.3  # seconds until nginx has asked for names again
+IDLE_SECONDS = 5.0  # an nginx that was moved to another host takes no connection along
+
+
+@dataclass(frozen=True)
+class Answer:
+    """nginx's, or through it a server's; names of headers are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
 
 
 def encode(
@@ -58,17 +67,19 @@ def encode(
     return body, headers
 
 
-def decode(answer: httpx.Response, outputs: Sequence[str]) -> Arrays:
+def decode(headers: Mapping[str, str], body: bytes, outputs: Sequence[str]) -> Arrays:
     """Read the arrays of an answer."""
-    length = answer.headers.get("inference-header-content-length")
+    length = headers.get("inference-header-content-length")
     result: InferResult = InferenceServerClient.parse_response_body(
-        answer.content, header_length=int(length) if length else None
+        body, header_length=int(length) if length else None
     )
     return {name: result.as_numpy(name) for name in outputs}
 
 
 class Triton:
-    """A connection pool to nginx."""
+    """A connection pool to nginx. `url` is http://HOST:PORT or unix:PATH; a call takes at most `seconds`, or
+    that long from one response of a stream to the next.
+    """
 
     def __init__(
         self,
@@ -78,26 +89,38 @@ class Triton:
         inner_key: str = "",
         traces: Traces | None = None,
     ) -> None:
-        self.pools, self.traces = pools, traces or Traces()
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)  # Admission says how many
-        socket_path = url.removeprefix("unix:") if url.startswith("unix:") else None
-        base = "http://nginx" if socket_path else url
-        transport = httpx.AsyncHTTPTransport(
-            verify=httpx.URL(base).scheme == "https",  # reading the certificates takes 50 ms
-            uds=socket_path,
-            limits=limits,
-            socket_options=KEEPALIVE,
-        )
-        self.http = httpx.AsyncClient(
-            base_url=base,
-            transport=transport,
-            timeout=httpx.Timeout(seconds, connect=5),
-            headers={"X-Conch-Inner": inner_key},
-        )
+        self.pools, self.seconds, self.traces = pools, seconds, traces or Traces()
+        host = "nginx" if url.startswith("unix:") else urlsplit(url).netloc
+        self.http = HttpClient(url.removeprefix("http://").rstrip("/"), host, IDLE_SECONDS)
+        self.headers = {"X-Conch-Inner": inner_key}
 
     async def close(self) -> None:
         """Close all connections."""
-        await self.http.aclose()
+        self.http.abort()
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        seconds: float | None = None,
+    ) -> Answer:
+        """Send a request and read the whole answer.
+
+        Raises:
+            Lost: nginx closed the connection, or cannot be reached.
+            TimeoutError: the answer was not there after `seconds` (default: the limit of a call).
+        """
+        async with asyncio.timeout(seconds or self.seconds):
+            answer = await self._send(method, path, headers or {}, body)
+            try:
+                return Answer(answer.status, dict(answer.headers), await answer.body())
+            finally:
+                answer.abort()  # nothing, if it is complete
+
+    async def _send(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> HttpResponse:
+        return await self.http.request(method, path, {**self.headers, **headers}, [body] if body else ())
 
     async def infer(
         self,
@@ -119,20 +142,20 @@ class Triton:
         path = f"/models/{pool.model_id}/v2/models/{model}/infer"
         with self.traces.call(model, headers):
             answer = await self._post(path, body, headers)
-            if answer.status_code == 503 and UNREACHED in answer.text:
+            if answer.status == 503 and UNREACHED in answer.body:
                 # nginx 1.30 gives up where addresses change meanwhile (seen); no guard has had it whole.
                 await asyncio.sleep(AGAIN)
                 answer = await self._post(path, body, headers)
-        if answer.status_code != 200:
-            if answer.status_code >= 500:
+        if answer.status != 200:
+            if answer.status >= 500:
                 log.warning(
                     "no answer from the model",
-                    status=answer.status_code,
-                    body=answer.text[:200],
+                    status=answer.status,
+                    body=answer.body[:200].decode(errors="replace"),
                     request_id=request_id,
                 )
-            raise _refusal(answer)
-        return decode(answer, outputs)
+            raise _refusal(answer.status, answer.body)
+        return decode(answer.headers, answer.body, outputs)
 
     async def stream(
         self, pool: Pool, model: str, fields: Mapping[str, Any], request_id: str
@@ -143,25 +166,25 @@ class Triton:
         Raises:
             ApiError: as `infer`; also in the middle, when the instance is lost.
         """
-        path, headers = (
-            f"/models/{pool.model_id}/v2/models/{model}/generate_stream",
-            {"x-request-id": request_id},
-        )
+        path = f"/models/{pool.model_id}/v2/models/{model}/generate_stream"
+        headers = {"Content-Type": "application/json", "x-request-id": request_id}
+        body = json.dumps({"id": request_id, **fields}).encode()
         try:
             with self.traces.call(model, headers):
-                async with self.http.stream(
-                    "POST", path, json={"id": request_id, **fields}, headers=headers
-                ) as answer:
-                    if answer.status_code != 200:
-                        await answer.aread()
-                        raise _refusal(answer)
-                    async for event in EventSource(answer).aiter_sse():
-                        yield _response(event.data)
-        except httpx.TimeoutException as error:
-            raise ApiError(
-                504, "the model did not answer in time; try again, or send less at once", code="timeout"
-            ) from error
-        except httpx.HTTPError as error:
+                async with asyncio.timeout(self.seconds):
+                    answer = await self._send("POST", path, headers, body)
+                try:
+                    if answer.status != 200:
+                        async with asyncio.timeout(self.seconds):
+                            raise _refusal(answer.status, await answer.body())
+                    async with aclosing(answer.chunks()) as chunks:
+                        async for event in events(chunks, self.seconds):
+                            yield _response(event)
+                finally:
+                    answer.abort()
+        except TimeoutError as error:
+            raise _late() from error
+        except Lost as error:
             raise ApiError(
                 503,
                 "the instance generating this text was lost; retry the request",
@@ -169,24 +192,27 @@ class Triton:
                 retry_after=2,
             ) from error
 
-    async def _post(self, path: str, body: bytes, headers: Mapping[str, str]) -> httpx.Response:
+    async def _post(self, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
         """Send a request, and once more if nginx closes the connection without an answer, as a reload does to
         idle ones (RFC 9112 §9.3.1).
         """
-        lost: httpx.HTTPError | None = None
-        for _ in range(2):
+        try:
             try:
-                return await self.http.post(path, content=body, headers=headers)
-            except httpx.TimeoutException as error:
-                raise ApiError(
-                    504, "the model did not answer in time; try again, or send less at once", code="timeout"
-                ) from error
-            except httpx.HTTPError as error:
-                log.info("no answer from nginx", path=path, error=repr(error))
-                lost = error
-        raise ApiError(
-            503, "no instance can be reached; try again in a few seconds", code="unavailable", retry_after=2
-        ) from lost
+                return await self.ask("POST", path, headers, body)
+            except Lost as lost:
+                log.info("no answer from nginx", path=path, error=repr(lost))
+                if not lost.fresh and not lost.begun:  # a kept connection was lost: it was sent twice
+                    raise
+                return await self.ask("POST", path, headers, body)
+        except TimeoutError as error:
+            raise _late() from error
+        except Lost as error:
+            raise ApiError(
+                503,
+                "no instance can be reached; try again in a few seconds",
+                code="unavailable",
+                retry_after=2,
+            ) from error
 
     async def ready(self, pool: Pool) -> bool:
         """Tell whether a tiny real inference succeeds."""
@@ -204,14 +230,35 @@ class Triton:
         return True
 
 
-def _refusal(answer: httpx.Response) -> ApiError:
+async def events(chunks: AsyncIterator[bytes], seconds: float) -> AsyncIterator[str]:
+    """Yield the data of each event of Triton's generate_stream, which has one line, `data: `.
+
+    Raises:
+        TimeoutError: nothing came for `seconds`.
+    """
+    rest = b""
+    while True:
+        try:
+            async with asyncio.timeout(seconds):
+                rest += await anext(chunks)
+        except StopAsyncIteration:
+            return
+        *whole, rest = rest.split(b"\n\n")
+        for event in whole:
+            yield event.decode(errors="replace").removeprefix("data: ")
+
+
+def _late() -> ApiError:
+    return ApiError(504, "the model did not answer in time; try again, or send less at once", code="timeout")
+
+
+def _refusal(status: int, body: bytes) -> ApiError:
     try:
-        message = str(
-            json.loads(answer.text.removeprefix("data: "))["error"]
-        )  # generate_stream says even this as an event
+        # generate_stream says even this as an event
+        message = str(json.loads(body.decode(errors="replace").removeprefix("data: "))["error"])
     except (ValueError, KeyError, TypeError):
-        message = f"the model server answered {answer.status_code}"
-    if answer.status_code in (502, 503, 504):
+        message = f"the model server answered {status}"
+    if status in (502, 503, 504):
         return ApiError(
             503,
             "all instances of this model are busy or restarting; try again in a few seconds",
@@ -219,9 +266,7 @@ def _refusal(answer: httpx.Response) -> ApiError:
             retry_after=2,
         )
     return ApiError(
-        400 if answer.status_code < 500 else 500,
-        message,
-        code="model_refused" if answer.status_code < 500 else "model_failed",
+        400 if status < 500 else 500, message, code="model_refused" if status < 500 else "model_failed"
     )
 
 

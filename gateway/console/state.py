@@ -5,14 +5,14 @@ nginx's internal listener.
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-import httpx
-
 from conch.deployment import Deployment, Instance, Pool
+from conch.http_client import Lost
 
 from ..triton import Triton
 
@@ -51,19 +51,19 @@ class Overview:
 
     async def _status(self, instance: Instance) -> Mapping[str, Any] | None:
         """Return a guard's status (ops/guard/operate.py); None if it does not answer."""
-        with suppress(httpx.HTTPError, ValueError):
+        with suppress(Lost, TimeoutError, ValueError):
             path = f"/instances/{instance.index}/guard/status"
-            answer = await self.triton.http.get(path, timeout=GUARD_SECONDS)
-            if answer.status_code == 200:
-                status: Mapping[str, Any] = answer.json()
+            answer = await self.triton.ask("GET", path, seconds=GUARD_SECONDS)
+            if answer.status == 200:
+                status: Mapping[str, Any] = json.loads(answer.body)
                 return status
         return None
 
     async def restart(self, instance: Instance) -> bool:
         """Ask an instance's guard to drain and restart, and tell whether it was reached."""
-        with suppress(httpx.HTTPError):
+        with suppress(Lost, TimeoutError):
             path = f"/instances/{instance.index}/guard/restart"
-            return (await self.triton.http.post(path, timeout=GUARD_SECONDS)).status_code == 202
+            return (await self.triton.ask("POST", path, seconds=GUARD_SECONDS)).status == 202
         return False
 
 

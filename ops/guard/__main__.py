@@ -25,8 +25,8 @@ from conch import proxies
 from conch.bundle import Manifest
 from conch.contract import Malformed
 from conch.deployment import Deployment, Instance
+from conch.http_client import HttpClient
 
-from .http_client import HttpClient
 from .journal import Journal
 from .metrics import GuardMetrics
 from .operate import Operator

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
-from .http_client import HttpClient, Lost
+from conch.http_client import HttpClient, Lost
 
 # A broken connection is noticed before the death, a dead stub before the server is ended.
 CAUSE_SECONDS = 35.0

@@ -16,7 +16,8 @@ from typing import Any
 
 import orjson
 
-from .http_client import HttpClient, Lost
+from conch.http_client import HttpClient, Lost
+
 from .supervise.keeper import Keeper
 
 KEY = "x-conch-inner"

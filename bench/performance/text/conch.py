@@ -49,7 +49,8 @@ def unary(layout: LocalDeployment) -> Call:
         begin = time.perf_counter()
         answer = client.post("/v2/models/tensorrt_llm/infer", content=body, headers=headers)
         answer.raise_for_status()
-        made = int(decode(answer, ["sequence_length"])["sequence_length"].item())
+        arrays = decode(answer.headers, answer.content, ["sequence_length"])
+        made = int(arrays["sequence_length"].item())
         assert made == request.wanted, f"{made} tokens were made, {request.wanted} wanted: unequal work"
         return [(0.0, time.perf_counter() - begin)]
 

@@ -6,8 +6,9 @@ from weakref import WeakKeyDictionary
 
 import orjson
 
+from conch.http_client import HttpClient, Lost
+
 from ..checks.contract import Contract
-from ..http_client import HttpClient, Lost
 
 MOST = 256
 HANDED = "x-conch-handed"

@@ -23,9 +23,10 @@ import structlog
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
+from conch.http_client import Lost
+
 from ..checks.contract import Contract, RequestRefused
 from ..checks.grpc_requests import check, error_message, response
-from ..http_client import Lost
 from ..life import Life
 from .contracts import HANDED
 from .relay import NOBODY, Call, RelayTarget, Unavailable

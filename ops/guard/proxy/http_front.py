@@ -17,10 +17,11 @@ import orjson
 import structlog
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from conch.http_client import HttpResponse, Lost
+
 from ..checks import json_requests
 from ..checks.contract import Contract, RequestRefused
 from ..checks.json_requests import Checked
-from ..http_client import HttpResponse, Lost
 from ..operate import Operator
 from .contracts import HANDED
 from .http_server import HttpRequest

@@ -23,7 +23,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
 
-from ..http_client import HttpClient, Lost
+from conch.http_client import HttpClient, Lost
+
 from ..life import Death, Life
 from ..metrics import GuardMetrics
 from .suspicion import REFUSED_SECONDS, SUSPECT_SECONDS, Suspicion

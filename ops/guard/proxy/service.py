@@ -13,11 +13,11 @@ from itertools import count
 
 import orjson
 
+from conch.http_client import HttpResponse, Lost
 from conch.names import AT_ONCE
 
 from ..checks.contract import Contract
 from ..checks.json_requests import STOP, Checked
-from ..http_client import HttpResponse, Lost
 from .contracts import HANDED, Contracts
 from .relay import AWAY_SECONDS, NOBODY, Call, Relay, RelayTarget, Unavailable
 from .suspicion import fingerprint

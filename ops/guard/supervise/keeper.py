@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from conch.bundle import Manifest
+from conch.http_client import HttpClient, Lost
 
-from ..http_client import HttpClient, Lost
 from ..journal import Journal
 from ..life import Death, Life
 from ..proxy.relay import Relay

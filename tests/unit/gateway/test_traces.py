@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from fastapi.testclient import TestClient
 
@@ -15,7 +15,6 @@ from conch.deployment import Deployment, Instance, Pool
 from gateway.app import create_app
 from gateway.settings import Settings
 from gateway.tracing import taken
-from gateway.triton import Triton
 from tests.fakes.collector import Span, collector
 
 EXEMPLAR = re.compile(r'# \{trace_id="(\w+)"\}')
@@ -23,18 +22,25 @@ TRACE, PARENT = "0" * 31 + "7", "00000000000000ff"
 
 
 class Behind:
-    """What nginx's internal listener would say, and the headers that came."""
+    """What nginx's internal listener would answer, in place of a client of it; the headers that came."""
 
     def __init__(self, status: int = 200) -> None:
-        self.status, self.headers = status, list[httpx.Headers]()
+        words = b'{"text_output": "a", "num_input_tokens": 1, "num_output_tokens": 1}'
+        self.status, self.text = status, b"data: %s\n\n" % words if status == 200 else b"no"
+        self.headers = list[Mapping[str, str]]()
 
-    def __call__(self, request: httpx.Request) -> httpx.Response:
-        self.headers.append(request.headers)
-        if self.status != 200:
-            return httpx.Response(self.status, text="no")
-        words = '{"text_output": "a", "num_input_tokens": 1, "num_output_tokens": 1}'
-        event = {"content-type": "text/event-stream"}
-        return httpx.Response(200, text=f"data: {words}\n\n", headers=event)
+    async def request(self, _method: str, _path: str, headers: Mapping[str, str], _body: Any) -> Behind:
+        self.headers.append(headers)
+        return self
+
+    async def body(self) -> bytes:
+        return self.text
+
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
+        yield self.text
+
+    def abort(self) -> None:
+        """Nothing is open."""
 
 
 def asked(
@@ -48,8 +54,7 @@ def asked(
         settings: Any = {"deployment": folder / "deployment.json", "traces_sampled": sampled}
         app = create_app(Settings(**settings, traces_url=told.url))
         with TestClient(app, raise_server_exceptions=False) as client:
-            triton: Triton = client.app_state["services"].triton
-            triton.http = httpx.AsyncClient(transport=httpx.MockTransport(behind), base_url="http://nginx")
+            client.app_state["services"].triton.http = behind
             body = {"model": "mini", "prompt": "secret words", "stream": True}
             client.request("POST" if path.startswith("/v1") else "GET", path, json=body, headers=headers)
             said = [

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import orjson
 
+from conch.http_client import HttpClient
 from conch.names import AT_ONCE
-from ops.guard.http_client import HttpClient
 from ops.guard.metrics import GuardMetrics
 from ops.guard.proxy.contracts import Contracts
 from ops.guard.proxy.http_front import HANDED, UNREAD, HttpFront

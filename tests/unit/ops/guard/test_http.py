@@ -10,7 +10,7 @@ import httpx
 import pytest
 import uvloop
 
-from ops.guard.http_client import ClientConnection, HttpClient, Lost
+from conch.http_client import ClientConnection, HttpClient, Lost
 from ops.guard.proxy.http_server import Connection, HttpRequest
 
 

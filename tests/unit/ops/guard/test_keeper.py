@@ -11,7 +11,7 @@ import pytest
 import uvloop
 
 from conch.bundle import Probe
-from ops.guard.http_client import HttpClient
+from conch.http_client import HttpClient
 from ops.guard.journal import Journal
 from ops.guard.metrics import GuardMetrics
 from ops.guard.proxy.relay import Call, Relay

@@ -10,7 +10,7 @@ import httpx
 import orjson
 import pytest
 
-from ops.guard.http_client import Lost
+from conch.http_client import Lost
 from ops.guard.journal import KEPT, Journal
 from ops.guard.metrics import GuardMetrics
 from ops.guard.operate import Operator, queued

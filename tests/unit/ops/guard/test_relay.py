@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ops.guard.http_client import Lost
+from conch.http_client import Lost
 from ops.guard.metrics import GuardMetrics
 from ops.guard.proxy import relay as relaying
 from ops.guard.proxy.relay import Call, Death, Life, Relay, Unavailable

@@ -1,14 +1,19 @@
-"""A small HTTP/1.1 client for one server: the own tritonserver, or the guard of another instance.
+"""A small HTTP/1.1 client for one server: the guard's for its own tritonserver and for the guards of other
+instances, the gateway's for nginx.
 
-Why no library: for each request aiohttp takes 0.6 ms of CPU time, this 0.1 ms (docs/benchmarks/guard.md).
+Why no library: for each request httpx takes 2 ms of CPU time, aiohttp 0.6 ms, this 0.1 ms
+(docs/benchmarks/guard.md).
 httptools parses.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
+import socket
+import time
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
@@ -74,7 +79,7 @@ class HttpResponse:
         if self._news and not self._news.done():
             self._news.set_result(None)
 
-    async def chunks(self) -> AsyncIterator[bytes]:
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
         """Yield the body as it arrives.
 
         Raises:
@@ -109,10 +114,13 @@ class ClientConnection(asyncio.Protocol):
         self.client = client
         self.answer: HttpResponse | None = None
         self.paused, self.fresh = False, True
+        self.idle_since = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Implement asyncio's protocol."""
         self.transport = cast(asyncio.Transport, transport)
+        if not self.client.address.startswith("unix:"):  # a host that is cut off sends no word
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self.client.open.add(self)
 
     def send(self, parts: Sequence[bytes | memoryview]) -> HttpResponse:
@@ -169,6 +177,7 @@ class ClientConnection(asyncio.Protocol):
         self.answer = None
         self.resume()
         if keep:
+            self.idle_since = time.monotonic()
             self.client.idle.append(self)
         else:
             self.transport.close()
@@ -181,10 +190,12 @@ class ClientConnection(asyncio.Protocol):
 
 
 class HttpClient:
-    """Connections to `address`, "host:port" or "unix:/path"."""
+    """Connections to `address`, "host:port" or "unix:/path", whose name for the server is `host`. One that
+    was idle for more than `idle_seconds` is not used again.
+    """
 
-    def __init__(self, address: str) -> None:
-        self.address = address
+    def __init__(self, address: str, host: str = "triton", idle_seconds: float = math.inf) -> None:
+        self.address, self.host, self.idle_seconds = address, host, idle_seconds
         self.idle: list[ClientConnection] = []
         self.open: set[ClientConnection] = set()
         self.closing = False
@@ -201,7 +212,7 @@ class HttpClient:
         size = sum(map(len, body))
         lines = [
             f"{method} {path} HTTP/1.1",
-            "Host: triton",
+            f"Host: {self.host}",
             *(f"{name}: {value}" for name, value in headers.items()),
         ]
         if body or method == "POST":
@@ -249,8 +260,11 @@ class HttpClient:
         """
         while self.idle:
             connection = self.idle.pop()
-            if not connection.transport.is_closing():
+            if connection.transport.is_closing():
+                continue
+            if time.monotonic() - connection.idle_since <= self.idle_seconds:
                 return connection
+            connection.transport.close()
         return None
 
     async def _connect(self) -> ClientConnection:
@@ -262,7 +276,7 @@ class HttpClient:
             else:
                 host, port = self.address.rsplit(":", 1)
                 made = await asyncio.wait_for(
-                    loop.create_connection(lambda: ClientConnection(self), host, int(port)), 5
+                    loop.create_connection(lambda: ClientConnection(self), host.strip("[]"), int(port)), 5
                 )
         except (OSError, TimeoutError) as error:
             raise Lost(f"{self.address} cannot be reached: {error}", sent=False) from error
