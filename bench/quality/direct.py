@@ -22,7 +22,6 @@ from serving.audio.whisper import Whisper
 from serving.engine.answers import Answers
 from serving.engine.collected import Collected
 from serving.engine.inputs import parse
-from serving.engine.openvino.runtime import OpenVinoRuntime
 from serving.engine.scheduler import Scheduler
 from speech.cutters import Cutter
 from speech.model import Arrays
@@ -39,7 +38,15 @@ class Direct:
     """A `speech.model.SpeechModel` in this process."""
 
     def __init__(self, bundle: Path, precision: str | None = None) -> None:
-        self.graphs = OpenVinoRuntime(bundle / "engine", precision)
+        parameters = load_parameters(bundle)
+        if (bundle / "engine" / "architecture.json").exists():
+            from serving.engine.torch.runtime import TorchRuntime  # on a GPU, where OpenVINO need not be
+
+            self.graphs: Any = TorchRuntime(bundle / "engine", parameters)
+        else:
+            from serving.engine.openvino.runtime import OpenVinoRuntime
+
+            self.graphs = OpenVinoRuntime(bundle / "engine", precision)
         self.scheduler = Scheduler(self.graphs)
         self.scheduler.start()
         self.whisper = Whisper(bundle)
@@ -50,7 +57,7 @@ class Direct:
             "whisper",
             (0,),
             capabilities=frozenset(manifest.capabilities),
-            beams=load_parameters(bundle).get("beams", 1),
+            beams=parameters.get("beams", 1),
         )
         self.asked = 0
 

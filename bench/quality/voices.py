@@ -65,16 +65,16 @@ KOKORO_VOICES = ("jf_alpha", "jf_gongitsune", "jf_nezumi", "jf_tebukuro", "jm_ku
 NAMES = ("joe", *KOKORO_VOICES)
 
 
-def phonemes(text: str) -> str:
-    """Return IPA of English, with the punctuation that voices pause at."""
+def phonemes(text: str, language: str) -> str:
+    """Return IPA, with the punctuation that voices pause at."""
     parts = re.split(r"([,.;:!?])", text)
-    spoken = (part if re.fullmatch(r"[,.;:!?]?", part) else " " + _ipa(part) for part in parts)
+    spoken = (part if re.fullmatch(r"[,.;:!?]?", part) else " " + _ipa(part, language) for part in parts)
     return "".join(spoken).strip()
 
 
-def _ipa(text: str) -> str:
+def _ipa(text: str, language: str) -> str:
     done = subprocess.run(
-        ["espeak-ng", "-q", "--ipa", "-v", "en-us", text], check=True, capture_output=True, text=True
+        ["espeak-ng", "-q", "--ipa", "-v", language, text], check=True, capture_output=True, text=True
     )
     return " ".join(done.stdout.split()).replace("\u200d", "").replace("͡", "")
 
@@ -102,14 +102,15 @@ class Voices:
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         return session, json.loads(path.with_suffix(".onnx.json").read_text("utf-8"))["phoneme_id_map"]
 
-    def say(self, text: str, voice: str, speed: float = 1.0) -> Floats:
-        """Synthesize `text` in a voice of NAMES: mono float32 at 16 kHz, silence at both ends removed, peak
-        0.5.
+    def say(self, text: str, voice: str, speed: float = 1.0, language: str = "en-us") -> Floats:
+        """Synthesize `text` in a voice of NAMES, pronounced in one of espeak-ng's languages: mono float32 at
+        16 kHz, silence at both ends removed, peak 0.5.
         """
+        sounds = phonemes(text, language)
         wave, rate = (
-            (self._say_joe(phonemes(text), speed), 22_050)
+            (self._say_joe(sounds, speed), 22_050)
             if voice == "joe"
-            else (self._say_kokoro(phonemes(text), voice, speed), 24_000)
+            else (self._say_kokoro(sounds, voice, speed), 24_000)
         )
         wave = np.asarray(
             resample_poly(wave, 320, 441) if rate == 22_050 else resample_poly(wave, 2, 3), np.float32
