@@ -103,10 +103,10 @@ def utterances(weights: Path, language: str) -> list[Utterance]:
     return spoken
 
 
-def recordings(weights: Path, orders: int) -> Iterator[tuple[str, int, Recording]]:
+def recordings(weights: Path, orders: range) -> Iterator[tuple[str, int, Recording]]:
     """Yield kind, order, and recording."""
     said = {language: utterances(weights, language) for language in TEXTS}
-    for order in range(orders):
+    for order in orders:
         for number, (kind, (language, condition, pauses)) in enumerate(KINDS.items()):
             parts = random.Random(31 + order).sample(said[language], len(said[language]))
             clean = join(parts, pauses, 1000 + order * len(KINDS) + number)
@@ -170,7 +170,7 @@ def table(given: argparse.Namespace) -> None:
         for row in found["rows"]:
             recording = references[row["kind"], row["order"]]
             begins = np.array(row["starts"][0] or [inf])
-            own = score(recording.text, row["text"])
+            own = score(recording.text, row["text"], language=KINDS[row["kind"]][0])
             for kind in (row["kind"], "all"):
                 words[kind] += own
                 late[kind] += [bool(np.abs(begins - start).min() > 0.3) for start in recording.starts]
@@ -198,6 +198,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--at-once", type=int, default=4, help="recordings of a process")
     given = parser.parse_args()
+    given.orders = range(given.orders)
     transcribe(given) if given.command == "transcribe" else table(given)
 
 

@@ -27,7 +27,7 @@ from serving.audio.log_mel import log_mel
 from serving.audio.whisper import Whisper
 from speech.transcript import Word
 
-from .scores import plain
+from .scores import PLAIN
 
 Floats = NDArray[np.float32]
 LONGEST = 200  # ids
@@ -118,7 +118,7 @@ def openai_words(model: Any, wave: Floats) -> list[Word]:
 
 def apart(ours: Sequence[Word], theirs: Sequence[Word]) -> Iterator[float]:
     """Return the seconds between the starts, and between the ends, of words that both have."""
-    mine, others = ([plain(word.text) for word in words] for words in (ours, theirs))
+    mine, others = ([PLAIN(word.text) for word in words] for words in (ours, theirs))
     for a, b, count in SequenceMatcher(None, mine, others, autojunk=False).get_matching_blocks():
         for one, other in zip(ours[a : a + count], theirs[b : b + count], strict=True):
             yield abs(one.start - other.start)

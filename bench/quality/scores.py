@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import jiwer
 import numpy as np
+from whisper_normalizer.basic import BasicTextNormalizer
 from whisper_normalizer.english import EnglishTextNormalizer
 
-plain = EnglishTextNormalizer()
+PLAIN, BASIC = EnglishTextNormalizer(), BasicTextNormalizer()
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,9 @@ class Score:
         return f"{self.rate:5.2f} % ({self.deleted} deleted)"
 
 
-def score(reference: str, text: str) -> Score:
+def score(reference: str, text: str, language: str = "en") -> Score:
     """Compare a text with its reference."""
+    plain = PLAIN if language == "en" else BASIC
     found = jiwer.process_words([plain(reference)], [plain(text) or " "])
     words = found.hits + found.substitutions + found.deletions
     return Score(words, found.substitutions, found.deletions, found.insertions)
@@ -63,8 +65,8 @@ def interval(scores: Sequence[Score], samples: int = 2000) -> tuple[float, float
 
 def lost(said: Sequence[str], text: str) -> list[str]:
     """Return utterances of which more than half of the words are missing."""
-    words = [plain(one).split() for one in said]
-    found = jiwer.process_words([" ".join(word for one in words for word in one)], [plain(text) or " "])
+    words = [PLAIN(one).split() for one in said]
+    found = jiwer.process_words([" ".join(word for one in words for word in one)], [PLAIN(text) or " "])
     missing = {
         i
         for chunk in found.alignments[0]

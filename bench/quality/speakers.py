@@ -34,7 +34,7 @@ from speech.speakers.turns import Diarization
 
 from . import conversations
 from .conversations import JUDGED, TUNING, Conversation, Manner
-from .scores import plain
+from .scores import PLAIN
 from .voices import RATE
 
 MANNERS = (
@@ -127,7 +127,7 @@ def transcribed(url: str, path: Path, known: dict[str, str]) -> dict[str, Any]:
             f"{url}/v1/audio/transcriptions", data=fields, files={"file": file}, timeout=3600
         ).raise_for_status()
     segments = [
-        {**segment, "text": plain(segment["text"])}
+        {**segment, "text": PLAIN(segment["text"])}
         for segment in answer.json()["segments"]
         if segment["text"]
     ]
@@ -140,7 +140,7 @@ def written(conversation: Conversation) -> dict[str, Any]:
     return {
         "name": conversation.name,
         "seconds": len(conversation.wave) / RATE,
-        "turns": [{**asdict(turn), "text": plain(turn.text)} for turn in conversation.turns],
+        "turns": [{**asdict(turn), "text": PLAIN(turn.text)} for turn in conversation.turns],
     }
 
 
