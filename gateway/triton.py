@@ -37,7 +37,7 @@ IDLE_SECONDS = 5.0  # an nginx that was moved to another host takes no connectio
 
 
 @dataclass(frozen=True)
-class Answer:
+class TritonAnswer:
     """nginx's, or through it a server's; names of headers are in lower case."""
 
     status: int
@@ -105,7 +105,7 @@ class Triton:
         headers: Mapping[str, str] | None = None,
         body: bytes = b"",
         seconds: float | None = None,
-    ) -> Answer:
+    ) -> TritonAnswer:
         """Send a request and read the whole answer.
 
         Raises:
@@ -115,7 +115,7 @@ class Triton:
         async with asyncio.timeout(seconds or self.seconds):
             answer = await self._send(method, path, headers or {}, body)
             try:
-                return Answer(answer.status, dict(answer.headers), await answer.body())
+                return TritonAnswer(answer.status, dict(answer.headers), await answer.body())
             finally:
                 answer.abort()  # nothing, if it is complete
 
@@ -192,7 +192,7 @@ class Triton:
                 retry_after=2,
             ) from error
 
-    async def _post(self, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+    async def _post(self, path: str, body: bytes, headers: Mapping[str, str]) -> TritonAnswer:
         """Send a request, and once more if nginx closes the connection without an answer, as a reload does to
         idle ones (RFC 9112 §9.3.1).
         """

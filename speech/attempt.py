@@ -18,7 +18,6 @@ from .options import Options
 from .pauses import TIME, SpeechPiece, TimedWord, cut, pieces_of, words_of
 from .sounds import Flags, snapped, sounding
 from .transcript import Segment, Transcript, Word, joint_of
-from .tuning import TUNING
 from .vad import Span
 from .windows import Window, may_lack
 
@@ -178,13 +177,7 @@ def _covered(timed: Sequence[TimedWord] | None, segments: Sequence[Span]) -> Ite
     words = [word.span for word in timed]
     following = [*(begin for begin, _ in words[1:]), inf][: len(words)]
     return [
-        (
-            begin,
-            min(
-                begin + (TUNING.longest_word if end - begin <= TUNING.longest_word else TUNING.stray_word),
-                max(end, min(after, _end_of(begin, segments))),
-            ),
-        )
+        (begin, max(end, min(after, _end_of(begin, segments))))
         for (begin, end), after in zip(words, following, strict=True)
     ]
 

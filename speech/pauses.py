@@ -5,11 +5,9 @@ utterance and the start of the next between two timestamps, which then fit neith
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-
-import numpy as np
 
 from .model import Arrays
 from .quiet import FRAME, runs
@@ -110,59 +108,32 @@ def cut(
     translation are not) and show where their piece is.
     """
     pauses, left, parts = list(_pauses(window)), list(words), list[Part]()
-    last: TimedWord | None = None
-    onsets = dict[float, Span]()
+    opens = True
     for piece in pieces:
         count = len(_places(piece.text, left)) if piece.spelled else 0
         own, left = left[:count], left[count:]
-        if in_order and own:
-            own, silence = _begun(piece, own, last, sounds)
-            onsets |= {silence[1]: silence} if silence else {}
-        last = own[-1] if own else last
+        if in_order and own and opens and own[0].span[0] <= TUNING.segment_edge:
+            own = _begun(own, sounds)
+        opens = opens and not own
         placed = _timed_by_words(piece, own, sounds.voice) if in_order else piece
         for part in _at_pauses(placed, own, pauses):
             parts += _at_sentences(*part, sounds)
-    parts = list(_bounded(parts, sounds, onsets))
+    parts = list(_bounded(parts, sounds))
     return [piece for piece, _ in parts], [word for _, own in parts for word in own] + left
 
 
-def _begun(
-    piece: SpeechPiece, words: list[TimedWord], last: TimedWord | None, sounds: Sounds
-) -> tuple[list[TimedWord], Span | None]:
-    """Return a piece's words, with the first moved to the onset of the piece's speech where alignment is only
-    slightly off, and the silence before that onset. Alignment starts a window's first word at the window's
-    start: a first word that spans a silence was spoken after it. `last` is the word before.
+def _begun(words: list[TimedWord], sounds: Sounds) -> list[TimedWord]:
+    """Return a window's first words, the first without a silence that it spans: alignment starts it at the
+    window's start, but it was spoken after the silence.
     """
     word, others = words[0], words[1:]
     first, end = frames(word.span)
     end = min(end, len(sounds.voice))
-    opens = last is None and word.span[0] <= TUNING.segment_edge
-    stray = TUNING.overlap_frames if opens else TUNING.near_frames
-    onset = _onset(piece.span[0], sounds)
-    if onset and onset[1] < end and word.span[0] <= piece.span[0] + TUNING.agreed_start:
-        silence = onset[0] * FRAME / RATE, onset[1] * FRAME / RATE
-        follows = last is None or last.span[0] < silence[0]
-        if follows and sounds.voice[first : max(first, onset[0])].sum() <= stray:
-            voiced = np.flatnonzero(sounds.voice[: onset[0]])
-            quiet = (int(voiced[-1]) + 1) * FRAME / RATE if voiced.size else silence[0]
-            return [TimedWord(word.text, (silence[1], word.span[1])), *others], (quiet, silence[1])
     found = runs(sounds.voice[first:end]) + first
     over = len(found) > 1 and found[-1][1] == end and found[-1][0] - found[-2][1] >= TUNING.hole_frames
-    if opens and over and (found[:-1, 1] - found[:-1, 0]).sum() <= stray:
-        return [TimedWord(word.text, (int(found[-1][0]) * FRAME / RATE, word.span[1])), *others], None
-    return words, None
-
-
-def _onset(time: float, sounds: Sounds) -> Place | None:
-    """Return the silence (first frame, end frame) after which speech starts at a time; None without one."""
-    found = [
-        (int(begin), int(end))
-        for begin, end in runs(~sounds.loud)
-        if end - begin >= TUNING.stop_frames
-        and abs(end - time * RATE / FRAME) <= TUNING.near_frames
-        and sounds.voice[end : end + TUNING.stop_frames].sum() == TUNING.stop_frames
-    ]
-    return min(found, key=lambda silence: abs(silence[1] - time * RATE / FRAME), default=None)
+    if over and (found[:-1, 1] - found[:-1, 0]).sum() <= TUNING.overlap_frames:
+        return [TimedWord(word.text, (int(found[-1][0]) * FRAME / RATE, word.span[1])), *others]
+    return words
 
 
 def _timed_by_words(piece: SpeechPiece, words: Sequence[TimedWord], voice: Flags) -> SpeechPiece:
@@ -214,17 +185,16 @@ def _silence_between(before: Span, after: Span, sounds: Sounds) -> Span | None:
     return silence_in((sounds.begin(before), sounds.end(after)), sounds.voice, at)
 
 
-def _bounded(parts: Sequence[Part], sounds: Sounds, onsets: Mapping[float, Span]) -> Iterator[Part]:
+def _bounded(parts: Sequence[Part], sounds: Sounds) -> Iterator[Part]:
     """Fit parts to the silence between the last word of one and the first word of the next. A model's
-    timestamps are often some tenths of a second off. `onsets` are known silences, by the time at which the
-    word after each starts.
+    timestamps are often some tenths of a second off.
     """
     begins = (parts[0][0].span[0],) * 2 if parts else None
     ends = (parts[-1][0].span[1],) * 2 if parts else None
     lasts = [begins, *(words[-1].span if words else None for _, words in parts)]
     firsts = [*(words[0].span if words else None for _, words in parts), ends]
     silences = [
-        onsets.get(first[0], _silence_between(last, first, sounds)) if last and first else None
+        _silence_between(last, first, sounds) if last and first else None
         for last, first in zip(lasts, firsts, strict=True)
     ]
     at = 0.0

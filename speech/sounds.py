@@ -69,12 +69,7 @@ def sounding(window: Window) -> Sounds:
     still = quiet(window.wave)
     voice, silence = np.zeros((2, len(still)), np.bool_)
     for span in window.speech:
-        first, last = frames(span)
-        earlier, later = (
-            ~still[max(0, first - TUNING.onset_frames) : first],
-            ~still[last : last + TUNING.onset_frames],
-        )
-        voice[first - _reach(earlier[::-1]) : last + _reach(later)] = True
+        voice[slice(*frames(span))] = True
     for begin, end in runs(still):
         silence[begin:end] = end - begin >= TUNING.hole_frames
     voiced = next((flags for flags in (voice & ~silence, voice) if flags.any()), ~still)
@@ -109,22 +104,11 @@ def between(window: Window, at: float) -> float:
 
 def snapped(span: Span, sounds: Flags) -> Span:
     """Return a segment's or word's times without the silence at its ends, since Whisper adds pauses to their
-    neighbours. The tail of a neighbour's sound, followed by a pause, is left to that neighbour.
+    neighbours.
     """
     first, last = frames(span)
     found = runs(sounds[first:last])
-    if len(found) > 1 and found[0][0] == 0 and found[1][0] - found[0][1] >= TUNING.apart_frames:
-        inside = int(found[0][1])
-        found = found[1:] if inside < min(TUNING.overlap_frames, _reach(sounds[:first][::-1])) else found
-    if len(found) > 1 and found[-1][1] == last - first and found[-1][0] - found[-2][1] >= TUNING.apart_frames:
-        inside = int(found[-1][1] - found[-1][0])
-        found = found[:-1] if inside < min(TUNING.overlap_frames, _reach(sounds[last:])) else found
     if not len(found):
         return span
     begin, end = ((first + int(at)) * FRAME / RATE for at in (found[0][0], found[-1][1]))
     return max(span[0], begin - TUNING.segment_edge), min(span[1], end + TUNING.segment_edge)
-
-
-def _reach(sounds: Flags) -> int:
-    """Return how many frames sound without a break from the first on."""
-    return len(sounds) if sounds.all() else int(sounds.argmin())

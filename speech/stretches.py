@@ -25,12 +25,7 @@ TranscribeWindows = Callable[[AsyncIterator[Window], Options], AsyncGenerator[Tr
 
 def ends(window: Window, seconds: float) -> bool:
     """Tell whether a stretch, `seconds` long with this window, ends with it."""
-    silence = window.seconds - max((end for _, end in window.speech), default=0.0)
-    return (
-        not window.goes_on
-        or seconds >= TUNING.longest_stretch
-        or (seconds >= TUNING.stretch and silence >= TUNING.stretch_silence)
-    )
+    return not window.goes_on or seconds >= TUNING.stretch
 
 
 class Stretch:

@@ -23,7 +23,7 @@ from .model import SpeechModel
 from .options import Options
 from .sounds import between
 from .stretches import Stretches, TranscribeWindows
-from .transcript import Transcript, completed, first_segments, is_guessed, is_known, joined
+from .transcript import Transcript, completed, first_segments, is_known, joined
 from .tuning import TUNING
 from .vad import Span
 from .windows import ENDED, SECONDS, Window, halves, missed
@@ -101,7 +101,7 @@ class WindowRun:
         self, window: Window, options: Options, best: Transcript, covered: list[Span]
     ) -> Transcript:
         """Transcribe separately what the first answers left out."""
-        while not options.max_tokens and self.left > 0 and (again := missed(window, covered, best.text)):
+        while not options.max_tokens and self.left > 0 and (again := missed(window, covered)):
             part = window.part(*again)
             known = replace(
                 options,
@@ -109,14 +109,11 @@ class WindowRun:
                 prompt=context(self.remembered(options), best, part.start),
             )
             more, found = await self.best(part, known)
-            best = best if is_known(more, best) or is_guessed(more, best) else completed(best, more)
+            best = best if is_known(more, best) else completed(best, more)
             begin, until = again
-            ends = [begin + end for _, end in found]
             # What was asked for counts as done up to the last word; all of it, if there was none.
-            covered = [
-                *covered,
-                (begin, max(ends) if ends and max(ends) > begin + TUNING.least_progress else until),
-            ]
+            last = begin + max((end for _, end in found), default=0.0)
+            covered = [*covered, (begin, last if last > begin else until)]
         return best
 
     async def best(self, window: Window, options: Options) -> Covering:

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 
 from conch.whisper import BLANKLESS
 
-from .tuning import TUNING
-
 
 @dataclass(frozen=True)
 class Segment:
@@ -147,16 +145,3 @@ def is_known(more: Transcript, best: Transcript) -> bool:
     """
     plain = [re.sub(r"\W+", " ", one.text).casefold().strip() for one in (more, best)]
     return bool(plain[0]) and f" {plain[0]} " in f" {plain[1]} "
-
-
-def mean_log_prob(part: Transcript) -> float:
-    """Return the mean log probability of a text's tokens; 0 without any."""
-    count = sum(len(segment.tokens) for segment in part.segments)
-    return sum(segment.avg_logprob * len(segment.tokens) for segment in part.segments) / max(count, 1)
-
-
-def is_guessed(more: Transcript, best: Transcript) -> bool:
-    """Tell whether words that were transcribed again are much less likely than those around them, as when a
-    model must transcribe the remainder of a word that it has written already.
-    """
-    return mean_log_prob(more) < mean_log_prob(best) - TUNING.guess_drop

@@ -27,9 +27,7 @@ class Tuning:
     kept_chunks: int = 16  # of such a silence that stay at either side
 
     # Stretches: windows that follow each other with their context; several stretches run at once.
-    stretch: float = 120.0  # a longer stretch ends at a pause
-    longest_stretch: float = 240.0  # and at any cut from here on
-    stretch_silence: float = 0.25  # without a voice before such a cut, which lies in its middle
+    stretch: float = 120.0  # a longer one ends with its window
 
     # Decoding and its retries. openai/whisper transcribe.py: temperatures, the forgetful temperature.
     temperatures: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
@@ -39,8 +37,6 @@ class Tuning:
     splittable: float = 4.0  # a shorter window that loops is tried at other temperatures instead of in halves
     context_characters: int = 300  # of earlier text; with more of it base gets more of the words wrong
     context_head_start: float = 0.05  # in mean log probability, of words that know no earlier text
-    guess_drop: float = 0.5  # in mean log probability: made up were 0.3 to 0.9 lower, left out at most 0.1
-    least_progress: float = 0.2  # for which a window is asked for again
     least_seek: float = 5.0  # a window that moves on by less is not asked for again
     repeated_sentence: float = 10.0  # of words that are repeated so that a window begins with a sentence
     cut_sentence: float = 0.7  # at a window's end; a sentence that ends there was cut off
@@ -48,25 +44,17 @@ class Tuning:
 
     # Speech without words, which is asked for again.
     lost_speech: float = 0.6  # that nobody wrote down
-    lost_after_text: float = 1.2  # the same where it follows words: their times are not exact
     close_words: float = 0.6  # between two words that no other fits between
-    sound_before: float = 0.3  # of sound before and after it that go along
     sliver: float = 0.02  # a voice that a part has less of is not in it
-    longest_word: float = 1.2  # what follows is speech without a word, which alignment gives to it
-    stray_word: float = 0.6  # that count of a longer word: alignment gives it speech that the text left out
 
     # Where segments and words lie in the sound.
     cut_silence: float = 1.0  # without a voice, from which a segment is cut
     sentence_silence: float = 0.2  # the same after a sentence
     voice_margin: float = 0.2  # next to a voice that may belong to it
     stray_voice: float = 0.2  # of a voice between a segment's time and its words': the words' is taken
-    agreed_start: float = 0.25  # between a segment's time and its first word's, which confirm each other
-    near_frames: int = 3  # between such a time and the sound that begins there
-    onset_frames: int = 5  # next to a voice that belong to it unless they are quiet: a consonant
     hole_frames: int = 10  # of quiet that are silence even where voice activity goes on
     stop_frames: int = 4  # a shorter silence may be the closure of a t or a k
     overlap_frames: int = 15  # of a neighbour's sound that a segment's times may overlap
-    apart_frames: int = 25  # of silence between the two
     around_end: tuple[float, float] = (0.3, 0.6)  # before and after a text's end, where a pause is looked for
     quietest_around: tuple[float, float] = (
         0.3,

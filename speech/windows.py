@@ -99,24 +99,15 @@ def may_lack(window: Window) -> bool:
     return sum(end - begin for begin, end in window.speech) >= TUNING.lost_speech
 
 
-def missed(window: Window, covered: Sequence[Span], text: str) -> Span | None:
+def missed(window: Window, covered: Sequence[Span]) -> Span | None:
     """Return the first span of speech in a window that no segment covers, in seconds of the window; None if
-    there is none. A text that ends inside a sentence is assumed to lack its end, if some speech is left.
+    there is none.
     """
     edges = [(0.0, 0.0), *_merged(covered), (window.seconds, window.seconds)]
     for (_, begin), (end, _) in pairwise(edges):
-        inside = [
-            (max(a, begin), min(b, end), a < begin or b > end)
-            for a, b in window.speech
-            if a < end and b > begin
-        ]
-        within = sum(b - a for a, b, _ in inside)
-        whole = sum(b - a for a, b, crosses in inside if not crosses)
-        runs_on = TUNING.lost_after_text if end < window.seconds or ENDED.search(text) else TUNING.lost_speech
-        if whole >= TUNING.lost_speech or within >= runs_on:
-            return max(begin, inside[0][0] - TUNING.sound_before), min(
-                end, inside[-1][1] + TUNING.sound_before
-            )
+        inside = [(max(a, begin), min(b, end)) for a, b in window.speech if a < end and b > begin]
+        if sum(b - a for a, b in inside) >= TUNING.lost_speech:
+            return inside[0][0], inside[-1][1]
     return None
 
 

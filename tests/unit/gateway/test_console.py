@@ -17,7 +17,7 @@ from gateway.app import create_app
 from gateway.console.history import SECONDS, SLOTS, History, quantile
 from gateway.console.page import FILES, POLICY
 from gateway.settings import Settings
-from gateway.triton import Answer
+from gateway.triton import TritonAnswer
 
 STATUS = {
     "state": "serving",
@@ -37,13 +37,13 @@ class Guards:
     def __init__(self, statuses: dict[str, Any]) -> None:
         self.statuses, self.asked = statuses, list[str]()
 
-    async def ask(self, method: str, path: str, *, seconds: float) -> Answer:
+    async def ask(self, method: str, path: str, *, seconds: float) -> TritonAnswer:
         self.asked.append(f"{method} {path}")
         assert seconds < 5
         index = path.split("/")[2]
         if index not in self.statuses:
-            return Answer(503, {}, b"")
-        return Answer(202 if method == "POST" else 200, {}, json.dumps(self.statuses[index]).encode())
+            return TritonAnswer(503, {}, b"")
+        return TritonAnswer(202 if method == "POST" else 200, {}, json.dumps(self.statuses[index]).encode())
 
     async def close(self) -> None:
         """Nothing is open."""

@@ -185,8 +185,8 @@ def test_a_text_that_ends_at_a_pause_goes_on() -> None:
         reaches=lambda seconds: 0.25 if seconds == 20 else 1.0,
     )
     found = transcribe(facade, [20], speech=((0.5, 4.5), (7.0, 12.0), (14.0, 19.0)))
-    assert found.text == "20s 13s"
-    assert [seconds for seconds, *_ in facade.asked] == [20, 12.6]
+    assert found.text == "20s 12s"
+    assert [seconds for seconds, *_ in facade.asked] == [20, 12]
     assert [time for segment in found.segments for time in (segment.start, segment.end)] == pytest.approx(
         [0.5, 4.5, 7.0, 19.0], abs=0.05
     )
@@ -194,34 +194,19 @@ def test_a_text_that_ends_at_a_pause_goes_on() -> None:
 
 
 def test_speech_that_the_times_just_miss_is_not_asked_for_again() -> None:
-    """Times of segments are not exact: half a second of an utterance that was written down is no reason, but
-    where the text ends inside a sentence.
-    """
-    for text, requests in (("All.", 1), ("All the", 2)):
-        facade = Facade(lambda _, __, text=text: (text, -0.1, False), reaches=lambda _: 0.9)  # type: ignore[misc]
-        transcribe(facade, [20], speech=((1.0, 18.7),))
+    """Times of segments are not exact: half a second of an utterance that was written down is no reason."""
+    for end, requests in ((18.5, 1), (18.7, 2)):
+        facade = Facade(lambda _, __: ("All.", -0.1, False), reaches=lambda _: 0.9)
+        transcribe(facade, [20], speech=((1.0, end),))
         assert len(facade.asked) == requests
 
 
 def test_a_word_reaches_to_the_next_one() -> None:
-    """Alignment gives the end of a sentence to its full stop as often as to its last word: not that, but what
-    follows after more than a long word is speech without one.
-    """
+    """Alignment gives the end of a sentence to its full stop as often as to its last word."""
     pool = replace(POOL, capabilities=frozenset({"word_timestamps"}))
     slow = Facade(lambda _, __: ("slow words", -0.1, False), words=((1.0, 1.9), (2.0, 2.1)))
     transcribe(slow, [4], speech=((1.0, 1.9), (2.0, 3.5)), pool=pool)
     assert len(slow.asked) == 1
-    left_out = Facade(lambda _, __: ("slow words", -0.1, False), words=((1.0, 1.9), (2.0, 2.1)))
-    transcribe(left_out, [6], speech=((1.0, 1.9), (2.0, 3.5), (4.0, 5.5)), pool=pool)
-    assert [seconds for seconds, *_ in left_out.asked] == [6, 2.6]
-
-
-def test_a_word_of_seconds_is_not_all_of_what_was_said() -> None:
-    """Seen: "The museum owns" over six seconds, in which another sentence was spoken first."""
-    pool = replace(POOL, capabilities=frozenset({"word_timestamps"}))
-    facade = Facade(lambda _, __: ("The museum", -0.1, False), words=((0.8, 3.9), (3.9, 7.5)))
-    transcribe(facade, [8], speech=((1.4, 3.5), (3.8, 5.7), (7.0, 7.6)), pool=pool)
-    assert facade.asked[1][0] > 2.0
 
 
 @pytest.mark.parametrize(
@@ -235,21 +220,6 @@ def test_times_of_words_are_asked_for_where_speech_could_be_missed(
     pool = replace(POOL, capabilities=frozenset({"word_timestamps"}))
     transcribe(facade, [4], replace(PLAIN, words=words), speech=((1.0, 1.0 + speech),), pool=pool)
     assert [("WORD_TIMES" in outputs) for outputs in facade.outputs] == [asked]
-
-
-def test_unlikely_words_are_no_addition() -> None:
-    """What a model says of a stretch that it left out counts, unless it is far less likely than the rest."""
-    for likelihood, text in ((-0.3, "20s 13s"), (-0.7, "20s")):
-        facade = Facade(
-            lambda seconds, _, second=likelihood: (
-                f"{seconds:.0f}s",
-                -0.1 if seconds == 20 else second,
-                False,
-            ),
-            reaches=lambda seconds: 0.25 if seconds == 20 else 1.0,
-        )
-        found = transcribe(facade, [20], speech=((0.5, 4.5), (7.0, 12.0), (14.0, 19.0)))
-        assert found.text == text
 
 
 def test_speech_without_words_is_asked_for_so_often_and_no_more() -> None:

@@ -56,16 +56,13 @@ def test_a_recording_without_speech_has_no_windows() -> None:
 
 
 def test_segments_keep_to_their_sound() -> None:
-    """Silence at the ends of a segment, and the last sound of the one before, are not its own; where nothing
-    sounds its times stay.
-    """
+    """Silence at the ends of a segment is not its own; where nothing sounds its times stay."""
     sounds = np.zeros(1000, np.bool_)
     sounds[100:200] = sounds[300:450] = True
     assert snapped((0.0, 4.5), sounds) == (1.98, 4.02)
-    assert snapped((3.9, 9.0), sounds) == (5.98, 9.0)
     assert snapped((10.0, 11.0), sounds) == (10.0, 11.0)
     assert snapped((6.5, 8.0), sounds) == (6.5, 8.0)
-    assert snapped((1.9, 6.1), sounds) == (1.98, 4.02)
+    assert snapped((1.9, 6.1), sounds) == (1.98, 6.1)
 
 
 def test_a_short_first_word_is_a_segments_own() -> None:
@@ -78,20 +75,17 @@ def test_a_short_first_word_is_a_segments_own() -> None:
 
 @pytest.mark.parametrize("level", [0.0, 0.01, 0.04])
 def test_noise_in_the_pauses_is_no_sound(level: float) -> None:
-    """The voice and a quiet consonant before it sound; so does what voice activity does not know, where it
-    finds nobody at all.
-    """
+    """The voice sounds; so does what voice activity does not know, where it finds nobody at all."""
     rng = np.random.default_rng(1)
     wave = level * rng.standard_normal(5 * RATE)
     wave[16_000:32_000] += 0.2 * rng.standard_normal(16_000)  # from 1 to 2 s
-    wave[14_720:16_000] += 0.08 * rng.standard_normal(1280)
     wave[48_000:56_000] += 0.2 * rng.standard_normal(8000)  # from 3 to 3.5 s
     wave = wave.astype(np.float32)
     sounds = sounding(Window(wave, 0.0, ((1.0, 2.0), (3.0, 3.52))))
-    assert np.flatnonzero(sounds.voice)[[0, -1]].tolist() == [46, 174]
+    assert np.flatnonzero(sounds.voice)[[0, -1]].tolist() == [50, 174]
     assert silence_in((1.5, 3.2), sounds.voice, 3.2) == (2.0, 3.0)
     assert silence_in((1.2, 1.9), sounds.voice, 1.9) is None
-    assert sounding(Window(wave, 0.0)).voice.sum() >= 79
+    assert sounding(Window(wave, 0.0)).voice.sum() >= 75
 
 
 def test_a_pause_that_voice_activity_does_not_hear_is_silence() -> None:
@@ -177,40 +171,19 @@ def test_what_may_lack_nothing_lacks_nothing() -> None:
         covered = [(begin, begin + draw.uniform(0, 1)) for begin in (draw.uniform(0, 3), draw.uniform(0, 3))]
         if not may_lack(window):
             judged += 1
-            assert missed(window, covered[: draw.randrange(3)], draw.choice(["TimedWord.", "said"])) is None
+            assert missed(window, covered[: draw.randrange(3)]) is None
     assert judged > 100
 
 
 def test_missed_speech() -> None:
-    """What no segment covers, with a little sound around it; nothing where only the edges of times are in
-    question.
-    """
+    """What no segment covers; nothing where only the edges of times are in question."""
     window = Window(np.zeros(20 * RATE, np.float32), 0.0, ((1.0, 4.0), (6.0, 9.0), (12.0, 15.0)))
-    assert missed(window, [(0.5, 4.2), (5.8, 9.1), (11.9, 14.6)], "TimedWord.") is None
-    assert missed(window, [(0.5, 4.2), (11.9, 15.0)], "TimedWord.") == (5.7, 9.3)
-    assert missed(window, [(0.5, 4.2)], "TimedWord.") == (5.7, 15.3)
-    assert missed(window, [], "TimedWord.") == (0.7, 15.3)
-    assert missed(Window(window.wave, 0.0, ((1.0, 18.0),)), [(0.0, 6.0)], "TimedWord.") == (6.0, 18.3)
-
-
-@pytest.mark.parametrize(
-    ("text", "left"),
-    [
-        ("She had ever", True),
-        ("昨天我", True),
-        ("", True),
-        ("Home.", False),
-        ('"Go home!"', False),
-        ("回家。", False),
-    ],
-)
-def test_a_text_that_ends_inside_a_sentence(text: str, *, left: bool) -> None:
-    """A second of speech after it is asked for; after a whole sentence it is how exact times are, and so it
-    is between two texts.
-    """
-    window = Window(np.zeros(12 * RATE, np.float32), 0.0, ((1.0, 10.0),))
-    assert missed(window, [(0.9, 9.0)], text) == ((9.0, 10.3) if left else None)
-    assert missed(window, [(0.9, 4.0), (5.0, 10.1)], text) is None
+    assert missed(window, [(0.5, 4.2), (5.8, 9.1), (11.9, 14.6)]) is None
+    assert missed(window, [(0.5, 4.2), (11.9, 15.0)]) == (6.0, 9.0)
+    assert missed(window, [(0.5, 4.2)]) == (6.0, 15.0)
+    assert missed(window, []) == (1.0, 15.0)
+    assert missed(Window(window.wave, 0.0, ((1.0, 18.0),)), [(0.0, 6.0)]) == (6.0, 18.0)
+    assert missed(Window(window.wave, 0.0, ((1.0, 10.0),)), [(0.9, 4.0), (4.5, 10.1)]) is None
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.01])
