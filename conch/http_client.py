@@ -2,8 +2,7 @@
 instances, the gateway's for nginx.
 
 Why no library: for each request httpx takes 2 ms of CPU time, aiohttp 0.6 ms, this 0.1 ms
-(docs/benchmarks/guard.md).
-httptools parses.
+(docs/decisions/0006-guard.md, docs/benchmarks/cpu.md). httptools parses.
 """
 
 from __future__ import annotations
@@ -19,6 +18,8 @@ from typing import Any, cast
 
 import httptools
 
+CONNECT_SECONDS = 5.0
+NEXT_SECONDS = 0.5  # until the next address of a name is tried
 READ_AHEAD = 64  # chunks of a stream that its reader has not taken yet
 
 
@@ -177,8 +178,7 @@ class ClientConnection(asyncio.Protocol):
         self.answer = None
         self.resume()
         if keep:
-            self.idle_since = time.monotonic()
-            self.client.idle.append(self)
+            self.client.keep(self)
         else:
             self.transport.close()
 
@@ -190,8 +190,8 @@ class ClientConnection(asyncio.Protocol):
 
 
 class HttpClient:
-    """Connections to `address`, "host:port" or "unix:/path", whose name for the server is `host`. One that
-    was idle for more than `idle_seconds` is not used again.
+    """Connections to `address`, "host:port" or "unix:/path"; `host` is sent as Host. One that was idle for
+    more than `idle_seconds` is not used again.
     """
 
     def __init__(self, address: str, host: str = "triton", idle_seconds: float = math.inf) -> None:
@@ -254,6 +254,13 @@ class HttpClient:
             return not lost.fresh
         return True
 
+    def keep(self, connection: ClientConnection) -> None:
+        """Keep a connection for the next request, and close those that were idle for too long."""
+        connection.idle_since = time.monotonic()
+        self.idle.append(connection)
+        while connection.idle_since - self.idle[0].idle_since > self.idle_seconds:
+            self.idle.pop(0).transport.close()
+
     def _kept(self) -> ClientConnection | None:
         """Return an idle connection. One that is being closed is still listed until the event loop reports
         it.
@@ -273,14 +280,22 @@ class HttpClient:
             made: tuple[Any, ClientConnection]
             if self.address.startswith("unix:"):
                 made = await loop.create_unix_connection(lambda: ClientConnection(self), self.address[5:])
-            else:
-                host, port = self.address.rsplit(":", 1)
-                made = await asyncio.wait_for(
-                    loop.create_connection(lambda: ClientConnection(self), host.strip("[]"), int(port)), 5
-                )
-        except (OSError, TimeoutError) as error:
+                return made[1]
+            host, port = self.address.rsplit(":", 1)
+            async with asyncio.timeout(CONNECT_SECONDS):
+                rows = await loop.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+            for *_, place in rows[:-1]:  # another address of the name, if a host is cut off
+                with suppress(OSError, TimeoutError):
+                    return await self._connected(place[0], place[1], NEXT_SECONDS)
+            return await self._connected(rows[-1][4][0], rows[-1][4][1], CONNECT_SECONDS)
+        except (OSError, TimeoutError, OverflowError) as error:
             raise Lost(f"{self.address} cannot be reached: {error}", sent=False) from error
-        return made[1]
+
+    async def _connected(self, host: str | int, port: int | bytes, seconds: float) -> ClientConnection:
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(seconds):
+            _, made = await loop.create_connection(lambda: ClientConnection(self), str(host), int(port))
+        return made
 
     def forget(self, connection: ClientConnection) -> None:
         """Drop a connection that has ended."""

@@ -24,7 +24,7 @@ class Settings(BaseSettings):
     deployment: Path = Field(description="deployment.json, written by the plan: pools and instances")
     kserve_url: str = Field(
         "http://127.0.0.1:8079",
-        pattern=r"^(http://[^/@\s]+:\d+/?|unix:.+)$",
+        pattern=r"^(http://[^/@\s]+:\d{1,5}/?|unix:.+)$",
         description="nginx's internal KServe listener: http://HOST:PORT, or unix:PATH",
     )
     gateways: int = Field(

@@ -1,7 +1,8 @@
 """KServe v2 over HTTP, through nginx's internal listener.
 
 The guards fail a request over to another instance when its own is lost (ops/guard/proxy/relay.py); this
-client sends it once. When the client of a request disconnects, the guard notices and stops it.
+client sends it again only if nginx has lost it. When the client of a request disconnects, the guard notices
+and stops it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Arrays = dict[str, NDArray[Any]]
 READY_SECONDS = 30.0
 UNREACHED = b"no instance of this model can be reached"  # docker/nginx/kserve.conf.template
 AGAIN = 0.3  # seconds until nginx has asked for names again
-IDLE_SECONDS = 5.0  # an nginx that was moved to another host takes no connection along
+IDLE_SECONDS = 5.0  # connections do not survive when nginx moves to another host
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class Triton:
             try:
                 return TritonAnswer(answer.status, dict(answer.headers), await answer.body())
             finally:
-                answer.abort()  # nothing, if it is complete
+                answer.abort()  # does nothing if the answer is complete
 
     async def _send(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> HttpResponse:
         return await self.http.request(method, path, {**self.headers, **headers}, [body] if body else ())
@@ -177,8 +178,8 @@ class Triton:
                     if answer.status != 200:
                         async with asyncio.timeout(self.seconds):
                             raise _refusal(answer.status, await answer.body())
-                    async with aclosing(answer.chunks()) as chunks:
-                        async for event in events(chunks, self.seconds):
+                    async with aclosing(events(answer.chunks(), self.seconds)) as found:
+                        async for event in found:
                             yield _response(event)
                 finally:
                     answer.abort()
@@ -201,7 +202,7 @@ class Triton:
                 return await self.ask("POST", path, headers, body)
             except Lost as lost:
                 log.info("no answer from nginx", path=path, error=repr(lost))
-                if not lost.fresh and not lost.begun:  # a kept connection was lost: it was sent twice
+                if lost.sent and not lost.fresh and not lost.begun:  # over a kept connection and a new one
                     raise
                 return await self.ask("POST", path, headers, body)
         except TimeoutError as error:
@@ -230,7 +231,7 @@ class Triton:
         return True
 
 
-async def events(chunks: AsyncIterator[bytes], seconds: float) -> AsyncIterator[str]:
+async def events(chunks: AsyncIterator[bytes], seconds: float) -> AsyncGenerator[str, None]:
     """Yield the data of each event of Triton's generate_stream, which has one line, `data: `.
 
     Raises:

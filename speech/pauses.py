@@ -18,7 +18,7 @@ from .windows import ENDED, Window
 
 # Punctuation that belongs to the next word; a dash does where it begins a speaker's turn.
 OPENS = re.compile(r"(?:(?<=\s)[-–—«]\s+)?[\"'“‘¿¡(\[{«《「『（【]*$")
-Place = tuple[int, int]  # where something begins and ends: a word in a text, a silence in a window's frames
+Place = tuple[int, int]  # where a word begins and ends in a text
 TIME = re.compile(rb"<\|\d+\.\d\d\|>")
 
 

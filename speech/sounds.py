@@ -25,7 +25,7 @@ class Sounds:
     """Which 20 ms frames of a window are not silent, bool [frames].
 
     Attributes:
-        voice: speech and the audio next to it, without noise in its pauses; where voice activity detection
+        voice: speech, without noise in its pauses; where voice activity detection
             finds none, everything that is not quiet
         loud: everything that is not quiet
     """

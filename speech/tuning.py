@@ -27,7 +27,7 @@ class Tuning:
     kept_chunks: int = 16  # of such a silence that stay at either side
 
     # Stretches: windows that follow each other with their context; several stretches run at once.
-    stretch: float = 120.0  # a longer one ends with its window
+    stretch: float = 120.0  # from here on it ends with the current window
 
     # Decoding and its retries. openai/whisper transcribe.py: temperatures, the forgetful temperature.
     temperatures: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
@@ -54,7 +54,7 @@ class Tuning:
     stray_voice: float = 0.2  # of a voice between a segment's time and its words': the words' is taken
     hole_frames: int = 10  # of quiet that are silence even where voice activity goes on
     stop_frames: int = 4  # a shorter silence may be the closure of a t or a k
-    overlap_frames: int = 15  # of a neighbour's sound that a segment's times may overlap
+    overlap_frames: int = 15  # of a neighbour's sound that may lie inside a word's times
     around_end: tuple[float, float] = (0.3, 0.6)  # before and after a text's end, where a pause is looked for
     quietest_around: tuple[float, float] = (
         0.3,

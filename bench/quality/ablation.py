@@ -1,5 +1,5 @@
-"""What each rule of speech/tuning.py pays: every one switched off alone, on recordings that none was chosen
-by (other voices and texts, Spanish, German).
+"""What rules of speech/tuning.py pay: each switched off alone, on recordings that were not used to choose any
+(other voices and texts, Spanish, German).
 
 `python -m bench.quality.ablation transcribe` writes what was transcribed, rule by rule, and `table` the words
 wrong and the utterances at whose beginning no segment begins. Interrupted, `transcribe` goes on where it was.
@@ -33,11 +33,11 @@ EVERY = 10**6
 RULES: dict[str, Mapping[str, Any]] = {
     "none": {},
     "speech goes on at a lower probability": {"speech_goes_on": TUNING.speech_begins},
-    "holes in speech": {"hole_chunks": 1},
+    "holes in speech": {"hole_chunks": 0},
     "digital silence": {"loudness_floor": 0.0},
     "cuts at pauses": {"pause_chunks": EVERY},
     "long silences are shortened": {"kept_chunks": EVERY},
-    "windows begin with a sentence": {"stretch": 0.0},
+    "windows in turn": {"stretch": 0.0},
     "temperatures": {"temperatures": (0.0,)},
     "halves of what loops": {"splittable": inf},
     "no speech": {"no_speech_limit": 2.0},
@@ -117,14 +117,16 @@ def _run(given: argparse.Namespace, names: list[str]) -> None:
             kind, order, recording = one
             options = replace(OPTIONS, language=KINDS[kind][0])
             found = listener.hear(recording.wave, options, PauseCutter())
-            starts = [segment.start for segment in found.segments], [word.start for word in found.words]
+            starts = [segment.start for segment in found.segments]
             return {"kind": kind, "order": order, "text": found.text, "starts": starts}
 
         direct.asked = 0
         with ThreadPoolExecutor(given.at_once) as pool:
             rows = list(pool.map(transcribed, every))
         path = given.out / f"{name}.json"
-        path.write_text(json.dumps({"requests": direct.asked, "rows": rows}), "utf-8")
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps({"requests": direct.asked, "rows": rows}), "utf-8")
+        partial.replace(path)
         print(name, direct.asked, flush=True)
         for field in RULES[name]:
             object.__setattr__(TUNING, field, getattr(type(TUNING)(), field))
@@ -143,7 +145,7 @@ def transcribe(given: argparse.Namespace) -> None:
 
 def table(given: argparse.Namespace) -> None:
     """Print, for each rule and kind, the percentage of words wrong and of utterances without a segment that
-    begins within 0.3 s of them, and how both differ from those with every rule.
+    begins within `--within` seconds of them, and how both differ from those with every rule.
     """
     from .scores import Score, score
 
@@ -158,11 +160,13 @@ def table(given: argparse.Namespace) -> None:
         words, late = defaultdict[str, Score](Score), defaultdict[str, list[bool]](list)
         for row in found["rows"]:
             recording = references[row["kind"], row["order"]]
-            begins = np.array(row["starts"][0] or [inf])
+            begins = np.array(row["starts"] or [inf])
             own = score(recording.text, row["text"], language=KINDS[row["kind"]][0])
             for kind in (row["kind"], "all"):
                 words[kind] += own
-                late[kind] += [bool(np.abs(begins - start).min() > 0.3) for start in recording.starts]
+                late[kind] += [
+                    bool(np.abs(begins - start).min() > given.within) for start in recording.starts
+                ]
         rates = {kind: (words[kind].rate, 100 * float(np.mean(late[kind]))) for kind in words}
         base = base or rates
         cells = [
@@ -186,6 +190,7 @@ def main() -> None:
     parser.add_argument("--orders", type=int, default=7)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--at-once", type=int, default=4, help="recordings of a process")
+    parser.add_argument("--within", type=float, default=0.3, help="seconds")
     given = parser.parse_args()
     given.orders = range(given.orders)
     transcribe(given) if given.command == "transcribe" else table(given)

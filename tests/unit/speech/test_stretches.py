@@ -17,10 +17,10 @@ from speech.windows import Window
 PLAIN = Options("transcribe", "en", "Once", 0.0, timestamps=False)
 
 
-def window(start: float, seconds: float = 30, *, silence: float = 0.0, goes_on: bool = True) -> Window:
-    """Somebody speaks, and rests at its end."""
+def window(start: float, seconds: float = 30, *, goes_on: bool = True) -> Window:
+    """Somebody speaks."""
     wave = np.zeros(int(seconds * 16_000), np.float32)
-    return Window(wave, start, ((0.0, seconds - silence),), goes_on=goes_on)
+    return Window(wave, start, ((0.0, seconds),), goes_on=goes_on)
 
 
 @dataclass
@@ -76,7 +76,7 @@ def test_a_stretch_ends_after_two_minutes(seconds: float, goes_on: bool, ended: 
 def test_stretches_are_heard_at_once_and_given_out_in_order() -> None:
     """At most so many, and each to its end: its last window does not go on."""
     ear = Ear(waits={0: 0.05})
-    windows = [window(30 * i, silence=0.5) for i in range(20)]
+    windows = [window(30 * i) for i in range(20)]
     assert hear(ear, windows) == [f"{30 * i}" for i in range(20)]
     assert ear.most == 3
     assert ear.heard[0][0] > 0  # later stretches did not wait for the first

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -52,6 +53,27 @@ def test_requests_and_answers() -> None:
                 assert (await other.get("/q?x=1")).headers["x-path"] == "/q"
                 assert (await other.post("/", content=b"z" * 1000)).content == b"z" * 1000
                 assert (await other.post("/", content=b"z" * 1001)).status_code == 413
+
+    run(check)
+
+
+def test_every_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first host refuses."""
+
+    async def check() -> None:
+        async with serving(echo) as address:
+            port = int(address.rpartition(":")[2])
+            rows = [
+                (socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port))
+                for host in ("127.0.0.3", "127.0.0.1")
+            ]
+
+            async def resolved(*_: object, **__: object) -> list[object]:
+                return list(rows)
+
+            monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolved)
+            answer = await HttpClient(f"nginx:{port}").request("GET", "/a", {})
+            assert dict(answer.headers)["x-path"] == "/a"
 
     run(check)
 
