@@ -137,18 +137,20 @@ def _begun(words: list[TimedWord], sounds: Sounds) -> list[TimedWord]:
 
 
 def _timed_by_words(piece: SpeechPiece, words: Sequence[TimedWord], voice: Flags) -> SpeechPiece:
-    """Return a piece with the times of its words where the model's timestamps disagree with them: in noise a
-    model may write evenly spaced timestamps, seconds away from the audio.
+    """Return a piece with the times of its words where the model's timestamps disagree with them or exclude
+    one: in noise a model may write evenly spaced timestamps, seconds away from the audio.
     """
     if not words:
         return piece
-    begin, end = (
-        own
-        if voice[slice(*frames((min(time, own), max(time, own))))].sum() * FRAME > TUNING.stray_voice * RATE
-        else time
-        for own, time in zip((words[0].span[0], words[-1].span[1]), piece.span, strict=True)
-    )
-    return replace(piece, span=(begin, end) if begin < end else (words[0].span[0], words[-1].span[1]))
+    first, last = words[0].span, words[-1].span
+
+    def nearer(time: float, own: float) -> float:
+        voiced = voice[slice(*frames((min(time, own), max(time, own))))].sum() * FRAME / RATE
+        return own if voiced > TUNING.stray_voice else time
+
+    begin = first[0] if first[1] <= piece.span[0] else nearer(piece.span[0], first[0])
+    end = last[1] if piece.span[1] <= last[0] else nearer(piece.span[1], last[1])
+    return replace(piece, span=(begin, end) if begin < end else (first[0], last[1]))
 
 
 def _at_pauses(piece: SpeechPiece, words: Sequence[TimedWord], pauses: Sequence[Pause]) -> Iterator[Part]:
@@ -206,15 +208,21 @@ def _bounded(parts: Sequence[Part], sounds: Sounds) -> Iterator[Part]:
             end = after[0] + TUNING.segment_edge
         span = max(at, begin), max(at, begin, end)
         at = span[1]
-        yield replace(piece, span=span), [_moved(word, piece.span, span) for word in words]
+        yield replace(piece, span=span), _moved(words, piece.span, span)
 
 
-def _moved(word: TimedWord, old: Span, new: Span) -> TimedWord:
-    """Return a word of a part whose times have changed: it moves with an edge that it touches."""
-    begin, end = word.span
-    begin = new[0] if begin <= old[0] + TUNING.segment_edge else min(max(begin, new[0]), new[1])
-    end = new[1] if end >= old[1] - TUNING.segment_edge else min(max(end, begin), new[1])
-    return TimedWord(word.text, (begin, end))
+def _moved(words: Sequence[TimedWord], old: Span, new: Span) -> list[TimedWord]:
+    """Return the words of a part with new times: the outermost move with an edge that they touch."""
+    spans = [word.span for word in words]
+    first, last = min((begin for begin, _ in spans), default=0.0), max((end for _, end in spans), default=0.0)
+    moved = list[TimedWord]()
+    for word in words:
+        begin, end = word.span
+        to_begin = begin == first and begin <= old[0] + TUNING.segment_edge
+        to_end = end == last and end >= old[1] - TUNING.segment_edge
+        begin = new[0] if to_begin else min(max(begin, new[0]), new[1])
+        moved.append(TimedWord(word.text, (begin, new[1] if to_end else min(max(end, begin), new[1]))))
+    return moved
 
 
 def _pauses(window: Window) -> Iterator[Pause]:

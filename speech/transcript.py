@@ -105,6 +105,17 @@ def joined(parts: Sequence[Transcript]) -> Transcript:
     )
 
 
+def not_before(part: Transcript, time: float) -> Transcript:
+    """Return a transcript in which nothing begins before a time, in seconds of the recording."""
+    return replace(
+        part,
+        segments=tuple(
+            replace(one, start=max(one.start, time), end=max(one.end, time)) for one in part.segments
+        ),
+        words=tuple(replace(one, start=max(one.start, time), end=max(one.end, time)) for one in part.words),
+    )
+
+
 def first_segments(part: Transcript, count: int) -> Transcript:
     """Return the first `count` segments of a transcript with their words."""
     if count == len(part.segments):

@@ -253,6 +253,18 @@ def test_a_windows_first_word_begins_where_it_is_said(
     assert placed[0].span[0] == pytest.approx(begin, abs=0.03)
 
 
+def test_words_never_overlap() -> None:
+    """The model's timestamp lies behind the first word, and the sound begins inside it."""
+    words = said(("The", 1.0, 1.28), ("fox", 1.28, 1.6), ("ran", 1.6, 1.98), (".", 1.98, 2.0))
+    _, placed = cut([piece(" The", " fox", " ran", ".", span=(1.3, 1.96))], words, heard(((1.1, 2.0),)))
+    assert [word.span for word in placed] == [
+        (pytest.approx(1.1, abs=0.03), 1.28),
+        (1.28, 1.6),
+        (1.6, 1.98),
+        (1.98, pytest.approx(2.0, abs=0.03)),
+    ]
+
+
 @pytest.mark.parametrize(
     ("speech", "spans", "words", "expected"),
     [

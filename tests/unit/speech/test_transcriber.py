@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -301,6 +302,7 @@ def test_a_window_that_goes_on_ends_where_its_text_does() -> None:
         options = Options("transcribe", "en", "", 0.0, timestamps=False, previous_text=True, **chosen)
         found = transcribe(facade, [20, 20, 10], options, ((0.0, 10.0),), goes_on=True)
         assert found.duration == pytest.approx(50)
+        assert all(before.end <= after.start for before, after in pairwise(found.segments))
         return [
             (seconds, prompt.partition("<|startoftranscript|>")[0]) for seconds, _, prompt in facade.asked
         ]
