@@ -229,7 +229,6 @@ class ImageToolchain:
     )
 
     def needs(self, settings: Mapping[str, str]) -> Needs:
-        """See Toolchain."""
         return needs_of(settings.get(self.base, ""))
 
     def identity(self, devices: str = "") -> Identity:

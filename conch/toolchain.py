@@ -76,7 +76,6 @@ class Packages:
     caution: str = ""
 
     def needs(self, settings: Mapping[str, str]) -> Needs | None:
-        """See Toolchain."""
         return self.driver
 
     def identity(self, devices: str = "") -> Identity:

@@ -27,7 +27,6 @@ class Bodies:
         self.app, self.most, self.held = app, most, 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
         size = min(_declared(scope), self.most) if scope["type"] == "http" else 0
         encoding = Headers(scope=scope).get("content-encoding", "identity") if scope["type"] == "http" else ""
         if size and encoding.strip().lower() not in ("", "identity"):

@@ -62,7 +62,6 @@ class Observe:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return

@@ -33,7 +33,6 @@ class Events(StreamingResponse):
             yield event
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
         try:
             await super().__call__(scope, receive, send)
         finally:

@@ -182,7 +182,6 @@ class Supervised:
                 self.server.supervisor.startProcess(name, False)
 
     def metrics(self, instance: Instance) -> str:
-        """See `asked`."""
         return asked(self.local, f"/instances/{instance.index}/metrics")
 
 

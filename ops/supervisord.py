@@ -23,11 +23,9 @@ class Signals:
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
 
     def readable(self) -> bool:
-        """See supervisor.dispatchers."""
         return True
 
     def writable(self) -> bool:
-        """See supervisor.dispatchers."""
         return False
 
     def handle_read_event(self) -> None:

@@ -38,7 +38,6 @@ class OneWriter(grpc.ServerInterceptor):  # type: ignore[misc]
         self.lock = threading.Lock()
 
     def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
-        """See grpc."""
         handler = continuation(details)
         if handler is None or details.method.rsplit("/", 1)[1].startswith(READS):
             return handler

@@ -239,11 +239,9 @@ class InDocker(RunningRound):
         return run(["docker", "compose", *words], environment=self.environment, seconds=seconds)
 
     def builder(self, *arguments: str) -> str:
-        """See `RunningRound`."""
         return self._compose("run", "--rm", "--build", "builder", "python3", "-m", "build", *arguments)
 
     def up(self) -> None:
-        """See `RunningRound`."""
         try:
             self._compose("up", "--build", "--detach", "--wait")
         except Failed as failed:
@@ -257,7 +255,6 @@ class InDocker(RunningRound):
             self._compose("down", "--volumes", seconds=300)
 
     def urls(self) -> tuple[str, str]:
-        """See `RunningRound`."""
         return f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{self.port + 1}"
 
     def address(self, index: int) -> tuple[str, str]:
@@ -265,7 +262,6 @@ class InDocker(RunningRound):
         return f"triton-{index}:8000", f"triton-{index}:8001"
 
     def engine(self, index: int) -> str:
-        """See `RunningRound`."""
         return f"/engines/{self.round.models[index]}/{self.round.target}/engine"
 
     def client(self, script: str, arguments: Sequence[str]) -> str:
@@ -279,11 +275,9 @@ class InDocker(RunningRound):
         return run(["docker", "run", *options, image, script, *arguments], seconds=600)
 
     def kill(self, index: int) -> None:
-        """See `RunningRound`."""
         self._compose("exec", "-T", f"triton-{index}", "python3", "-c", KILL)
 
     def log(self, index: int) -> str:
-        """See `RunningRound`."""
         return self._compose("logs", "--no-color", "--tail", "60", f"triton-{index}")
 
 
@@ -308,11 +302,9 @@ class InProcesses(RunningRound):
         self.process: subprocess.Popen[bytes] | None = None
 
     def builder(self, *arguments: str) -> str:
-        """See `RunningRound`."""
         return run([sys.executable, "-m", "build", *arguments], environment=self.environment)
 
     def up(self) -> None:
-        """See `RunningRound`."""
         python = ROOT / ".venv/serve/bin/python"
         self.process = subprocess.Popen(
             [python if python.exists() else sys.executable, "-m", "ops.process_mode", "serve"],
@@ -337,13 +329,11 @@ class InProcesses(RunningRound):
             return False
 
     def down(self) -> None:
-        """See `RunningRound`."""
         if self.process and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             self.process.wait(120)
 
     def urls(self) -> tuple[str, str]:
-        """See `RunningRound`."""
         return f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{self.port - 80}"
 
     def address(self, index: int) -> tuple[str, str]:
@@ -351,11 +341,9 @@ class InProcesses(RunningRound):
         return f"127.0.0.1:{self.port + 20 + index}", f"127.0.0.1:{self.port + 40 + index}"
 
     def engine(self, index: int) -> str:
-        """See `RunningRound`."""
         return str(self.engines / self.round.models[index] / self.round.target / "engine")
 
     def client(self, script: str, arguments: Sequence[str]) -> str:
-        """See `RunningRound`."""
         path = self.root / script.lstrip("/")
         if not path.is_file():
             raise Failed(f"{path.name} is not in this image ({script})", skipped=True)
@@ -363,12 +351,10 @@ class InProcesses(RunningRound):
         return run([python, path, *arguments], environment=self.environment, seconds=600)
 
     def kill(self, index: int) -> None:
-        """See `RunningRound`."""
         deployment = json.loads((self.home / "deployment.json").read_text("utf-8"))
         socket = deployment["instances"][index]["http"].removesuffix(".http")
         run([sys.executable, "-c", KILL, f"{socket}.inner.http"])
 
     def log(self, index: int) -> str:
-        """See `RunningRound`."""
         path = self.home / f"logs/triton-{index}.log"
         return path.read_text("utf-8", "replace")[-4000:] if path.is_file() else ""

@@ -123,7 +123,6 @@ class PauseCutter:
         self.samples = 0
 
     def feed(self, block: Floats) -> Iterator[Window]:
-        """See Cutter."""
         self.samples += len(block)
         self.waiting = np.concatenate([self.waiting, block])
         yield from self._listen(len(self.waiting) // CHUNK // AT_ONCE * AT_ONCE)
@@ -142,7 +141,6 @@ class PauseCutter:
                 yield from self._spoken(self.pending.cut())
 
     def finish(self) -> Iterator[Window]:
-        """See Cutter."""
         left = -(-len(self.waiting) // CHUNK)
         missing = left * CHUNK - len(self.waiting)
         if left:
@@ -186,7 +184,6 @@ class TurnCutter:
         return np.concatenate([self.pending.chunks.reshape(-1), self.waiting])
 
     def feed(self, block: Floats) -> Iterator[Window]:
-        """See Cutter."""
         self.waiting = np.concatenate([self.waiting, block])
         count = len(self.waiting) // CHUNK
         chunks, self.waiting = (
@@ -210,7 +207,6 @@ class TurnCutter:
             self._forget()
 
     def finish(self) -> Iterator[Window]:
-        """See Cutter."""
         if self.speaking:
             samples = len(self.pending) * CHUNK + len(self.waiting)
             self.pending.add(

@@ -88,7 +88,6 @@ class Network:
 
 @cache
 def network() -> Network:
-    """See Network."""
     known = weights()
     half = FFT // 2
     basis = known["_model.stft.forward_basis_buffer"][:, 0]

@@ -48,25 +48,21 @@ class Client:
         self.gaps: list[float] = []
 
     def cancelled(self) -> bool:
-        """See Listener."""
         return False
 
     def update(self, beams: list[Hypothesis]) -> None:
-        """See Listener."""
         now = time.perf_counter()
         if self.last:
             self.gaps.append(now - self.last)
         self.last = now
 
     def finish(self, beams: list[Hypothesis]) -> None:
-        """See Listener."""
         assert len(beams[0].ids) == NEW
         self.took.append(time.perf_counter() - self.began)
         self.last = 0.0
         self.ask(self)
 
     def fail(self, error: Exception) -> None:
-        """See Listener."""
         print(f"failed: {error!r}", flush=True)
 
     def aligned(self, attention: Any) -> None:

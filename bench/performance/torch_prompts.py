@@ -53,11 +53,9 @@ class Text:
         self.asked, self.came, self.stopped = time.perf_counter(), list[float](), False
 
     def cancelled(self) -> bool:
-        """See Listener."""
         return self.stopped
 
     def update(self, beams: list[Hypothesis]) -> None:
-        """See Listener."""
         self.came.append(time.perf_counter())
 
     def finish(self, beams: list[Hypothesis]) -> None:

@@ -63,7 +63,6 @@ class Kill(threading.Timer):
         self.start()
 
     def kill(self) -> None:
-        """See the class."""
         self.victim = servers(self.root)[0]
         os.kill(self.victim, signal.SIGKILL)
 

@@ -81,7 +81,6 @@ class Direct:
         return list(self.whisper.transcribe(arrays, wanted, self._engine, streaming=False))[-1]
 
     async def infer(self, pool: Pool, arrays: Arrays, outputs: Sequence[str], request_id: str) -> Arrays:
-        """See speech.model.SpeechModel."""
         self.asked += 1
         loop = asyncio.get_running_loop()
         result = await loop.run_in_executor(self.threads, self.transcribe, arrays, set(outputs))

@@ -43,7 +43,6 @@ class OneChannel(nn.Module):
         self.network = network
 
     def forward(self, wav: Tensor) -> Tensor:
-        """See the class."""
         return self.network(wav[:, 0])
 
 
@@ -55,7 +54,6 @@ class OfFeatures(nn.Module):
         self.voice = voice
 
     def forward(self, features: Tensor) -> Tensor:
-        """See the class."""
         hidden = self.voice.xvector(self.voice.head(features.transpose(1, 2)))
         mean, count = hidden.mean(-1), hidden.shape[-1]
         deviation = ((hidden - mean[:, :, None]).square().sum(-1) / (count - 1)).sqrt()

@@ -60,11 +60,9 @@ class InProcessVoices:
         self.voice = OpenVinoEncoder(engine, {}, graph="voice")
 
     async def segment(self, rows: Floats) -> Floats:
-        """See VoiceModel."""
         return self.segmentation.encode(wav=rows)
 
     async def embed(self, rows: Floats) -> Floats:
-        """See VoiceModel."""
         return np.concatenate([self.voice.encode(wav=rows[at : at + 16]) for at in range(0, len(rows), 16)])
 
 

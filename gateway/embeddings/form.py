@@ -30,7 +30,6 @@ class MultipartRoute(APIRoute):
     """Matches requests whose body is a form, and no others."""
 
     def matches(self, scope: MutableMapping[str, Any]) -> tuple[Match, MutableMapping[str, Any]]:
-        """See APIRoute."""
         kind = next((value for name, value in scope.get("headers", ()) if name == b"content-type"), b"")
         if not kind.lower().startswith(b"multipart/"):
             return Match.NONE, {}

@@ -68,7 +68,6 @@ class Compound(BaseModel):
         return data
 
     def accepts(self, attributes: Attributes) -> bool:
-        """See `ComparisonFilter.accepts`."""
         found = (one.accepts(attributes) for one in self.filters)
         return all(found) if self.type == "and" else any(found)
 

@@ -147,7 +147,6 @@ async def finish(connections: set[Connection], seconds: float) -> None:
 
 
 def main() -> int:
-    """See above."""
     proxies.forget()
     structlog.configure(
         processors=[

@@ -89,7 +89,6 @@ class MongoDocuments:
 
     @_named
     async def insert(self, record: Record) -> bool:
-        """See Documents."""
         await self._index()
         try:
             await self.records.insert_one({"_id": _key(record), **_document(record)})
@@ -99,13 +98,11 @@ class MongoDocuments:
 
     @_named
     async def get(self, kind: str, ids: Collection[str]) -> dict[str, Record]:
-        """See Documents."""
         keys = [f"{kind}/{one}" for one in ids]
         return {found["id"]: _record(found) async for found in self.records.find({"_id": {"$in": keys}})}
 
     @_named
     async def update(self, record: Record) -> Record | None:
-        """See Documents."""
         written = replace(record, version=record.version + 1)
         same = {"_id": _key(record), "version": record.version}
         result = await self.records.replace_one(same, _document(written))
@@ -113,13 +110,11 @@ class MongoDocuments:
 
     @_named
     async def remove(self, record: Record) -> bool:
-        """See Documents."""
         result = await self.records.delete_one({"_id": _key(record), "version": record.version})
         return result.deleted_count == 1
 
     @_named
     async def page(self, page: Page) -> list[Record]:
-        """See Documents."""
         query: dict[str, Any] = {"kind": page.kind, **page.where}
         if page.statuses:
             query["status"] = {"$in": list(page.statuses)}
@@ -136,20 +131,17 @@ class MongoDocuments:
 
     @_named
     async def sums(self, kind: str, where: Mapping[str, str]) -> dict[str, tuple[int, int]]:
-        """See Documents."""
         group = {"_id": "$status", "count": {"$sum": 1}, "size": {"$sum": "$size"}}
         rows = await self.records.aggregate([{"$match": {"kind": kind, **where}}, {"$group": group}])
         return {row["_id"]: (row["count"], row["size"]) async for row in rows}
 
     @_named
     async def due(self, now: float, limit: int) -> list[Record]:
-        """See Documents."""
         found = self.records.find({"due": {"$gt": 0, "$lte": now}}).sort("due", ASCENDING).limit(limit)
         return [_record(one) async for one in found]
 
     @_named
     async def write(self, owner: str, number: int, pieces: Sequence[bytes]) -> None:
-        """See Documents."""
         for start in range(0, len(pieces), 12):  # a message has 48 MB at most
             part = enumerate(pieces[start : start + 12], number + start)
             puts = [
@@ -163,7 +155,6 @@ class MongoDocuments:
             await self.stored.bulk_write(puts)
 
     async def read(self, owner: str) -> AsyncIterator[bytes]:
-        """See Documents."""
         number = 0
         while found := (await self.pieces([(owner, number)])).get((owner, number)):
             yield found
@@ -171,7 +162,6 @@ class MongoDocuments:
 
     @_named
     async def pieces(self, keys: Collection[tuple[str, int]]) -> dict[tuple[str, int], bytes]:
-        """See Documents."""
         names = [f"{owner}/{number:09d}" for owner, number in keys]
         rows = self.stored.find({"_id": {"$in": names}})
         return {(row["owner"], row["number"]): bytes(row["data"]) async for row in rows}

@@ -72,13 +72,11 @@ class SqliteDocuments:
         return connection
 
     async def insert(self, record: Record) -> bool:
-        """See Documents."""
         marks = ", ".join("?" * (len(COLUMNS) + 1))
         text = f"insert or ignore into records ({NAMES}) values ({marks})"  # noqa: S608
         return await self._run(lambda db: db.execute(text, _row(record)).rowcount == 1)
 
     async def get(self, kind: str, ids: Collection[str]) -> dict[str, Record]:
-        """See Documents."""
         wanted = list(ids)
 
         def work(db: sqlite3.Connection) -> dict[str, Record]:
@@ -94,7 +92,6 @@ class SqliteDocuments:
         return await self._run(work)
 
     async def update(self, record: Record) -> Record | None:
-        """See Documents."""
         written = replace(record, version=record.version + 1)
         sets = ", ".join(f'"{name}" = ?' for name in (*COLUMNS, "body"))
         text = f'update records set {sets} where "kind" = ? and "id" = ? and "version" = ?'  # noqa: S608
@@ -103,13 +100,11 @@ class SqliteDocuments:
         return written if changed else None
 
     async def remove(self, record: Record) -> bool:
-        """See Documents."""
         text = 'delete from records where "kind" = ? and "id" = ? and "version" = ?'
         values = [record.kind, record.id, record.version]
         return await self._run(lambda db: db.execute(text, values).rowcount == 1)
 
     async def page(self, page: Page) -> list[Record]:
-        """See Documents."""
         more, values = _conditions(page.where)
         if page.statuses:
             more += f' and "status" in ({",".join("?" * len(page.statuses))})'
@@ -126,7 +121,6 @@ class SqliteDocuments:
         )
 
     async def sums(self, kind: str, where: Mapping[str, str]) -> dict[str, tuple[int, int]]:
-        """See Documents."""
         more, values = _conditions(where)
         text = f'select "status", count(*), sum("size") from records where "kind" = ?{more} group by "status"'  # noqa: S608
         return await self._run(
@@ -134,25 +128,21 @@ class SqliteDocuments:
         )
 
     async def due(self, now: float, limit: int) -> list[Record]:
-        """See Documents."""
         text = f'select {NAMES} from records where "due" > 0 and "due" <= ? order by "due" limit ?'  # noqa: S608
         return await self._run(lambda db: [_record(row) for row in db.execute(text, [now, limit])])
 
     async def write(self, owner: str, number: int, pieces: Sequence[bytes]) -> None:
-        """See Documents."""
         rows = [(owner, n, piece) for n, piece in enumerate(pieces, number)]
         text = "insert or replace into pieces values (?, ?, ?)"
         await self._run(lambda db: db.executemany(text, rows).rowcount)
 
     async def read(self, owner: str) -> AsyncIterator[bytes]:
-        """See Documents."""
         text, number = "select data from pieces where owner = ? and number = ?", 0
         while row := await self._run(lambda db, n=number: db.execute(text, [owner, n]).fetchone()):  # type: ignore[misc]
             yield row[0]
             number += 1
 
     async def pieces(self, keys: Collection[tuple[str, int]]) -> dict[tuple[str, int], bytes]:
-        """See Documents."""
         text = "select data from pieces where owner = ? and number = ?"
 
         def work(db: sqlite3.Connection) -> dict[tuple[str, int], bytes]:
@@ -162,12 +152,9 @@ class SqliteDocuments:
         return await self._run(work)
 
     async def drop(self, owner: str) -> None:
-        """See Documents."""
         await self._run(lambda db: db.execute("delete from pieces where owner = ?", [owner]).rowcount)
 
     async def close(self) -> None:
-        """See Documents."""
-
         def work() -> None:
             if self.connection:
                 self.connection.close()

@@ -84,7 +84,6 @@ class Gateway:
         self.client = connections(key)
 
     async def transcribe(self, path: Path, ask: SpeechOptions, on_text: OnText) -> str:
-        """See `Speech`."""
         try:
             with unreachable(self.url), path.open("rb") as file, self._bar(path) as bar:
                 files = {"file": (path.name, CallbackIOWrapper(bar.update, file, "read"))}
@@ -109,7 +108,6 @@ class Gateway:
         )
 
     async def aclose(self) -> None:
-        """See `Speech`."""
         await self.client.aclose()
 
 

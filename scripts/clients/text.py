@@ -87,11 +87,9 @@ class OpenAi:
     last = "[DONE]"
 
     def route(self, ask: TextOptions) -> str:
-        """See `Dialect`."""
         return "/v1/chat/completions" if ask.pictures else "/v1/completions"
 
     def body(self, ask: TextOptions, prompt: str) -> dict[str, Any]:
-        """See `Dialect`."""
         options: dict[str, Any] = (
             {"stream": True, "stream_options": {"include_usage": True}} if ask.stream else {}
         )
@@ -105,7 +103,6 @@ class OpenAi:
         }
 
     def read(self, data: Any) -> TextAnswer:
-        """See `Dialect`."""
         return TextAnswer(
             "".join(map(_choice_text, data["choices"])),
             (data.get("usage") or {}).get("completion_tokens", 0),
@@ -134,11 +131,9 @@ class Generate:
     last: str = ""
 
     def route(self, ask: TextOptions) -> str:
-        """See `Dialect`."""
         return f"/v2/models/{self.facade}/generate{'_stream' if ask.stream else ''}"
 
     def body(self, ask: TextOptions, prompt: str) -> dict[str, Any]:
-        """See `Dialect`."""
         options: dict[str, Any] = (
             {"temperature": ask.temperature, "top_p": 1.0} if ask.temperature else {"top_k": 1}
         )
@@ -147,7 +142,6 @@ class Generate:
         return {"text_input": prompt, "max_tokens": ask.max_tokens, "stream": ask.stream, **options}
 
     def read(self, data: Any) -> TextAnswer:
-        """See `Dialect`."""
         lengths = data.get("output_lengths", 0)
         return TextAnswer(
             data["text_output"],

@@ -32,7 +32,6 @@ class TritonClient:
         self.client = grpc.InferenceServerClient(address)
 
     async def transcribe(self, path: Path, ask: SpeechOptions, on_text: OnText) -> str:
-        """See `Speech`."""
         if ask.form != "text":
             raise RequestFailed(
                 f"Triton returns plain text only; use --format text, or the gateway (--url) for {ask.form}"
@@ -77,7 +76,6 @@ class TritonClient:
         return text
 
     async def aclose(self) -> None:
-        """See `Speech`."""
         await self.client.close()
 
 

@@ -74,7 +74,6 @@ class TextEmbedder(nn.Module):
         self.layers = nn.ModuleList(BertLayer(shape) for _ in range(shape.layers))
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """See the class."""
         hidden = self.first_norm(self.words(ids) + self.places(torch.arange(ids.shape[1], device=ids.device)))
         bias = ((1.0 - mask.float()) * -1e9).to(hidden.dtype)[:, None, None, :]
         for layer in self.layers:

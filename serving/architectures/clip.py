@@ -97,7 +97,6 @@ class PictureEncoder(nn.Module):
         self.project = nn.Linear(tower.width, shape.dimensions, bias=False)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """See the class."""
         patches = self.patches(pixels).flatten(2).transpose(1, 2)
         first = self.summary.expand(patches.shape[0], 1, -1)
         hidden = self.first_norm(torch.cat([first, patches], 1) + self.places.weight)

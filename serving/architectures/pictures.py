@@ -76,7 +76,6 @@ class Patches(nn.Module):
         self.last_norm = None if clips else nn.LayerNorm(tower.width, tower.epsilon)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """See the class."""
         patches = self.patches(pixels).flatten(2).transpose(1, 2)
         first = self.summary.expand(patches.shape[0], 1, -1)
         hidden = torch.cat([first, patches], 1) + self.places.weight
@@ -97,7 +96,6 @@ class LlavaPictures(nn.Module):
         self.second = nn.Linear(shape.width, shape.width, bias=shape.bias)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """See the class."""
         hidden = self.seen(pixels)
         hidden = hidden if self.shape.summarized else hidden[:, 1:]
         return self.second(functional.gelu(self.first(hidden)))
@@ -142,7 +140,6 @@ class QLayer(nn.Module):
         self.norm = nn.LayerNorm(tower.width, tower.epsilon)
 
     def forward(self, hidden: Tensor, seen: Tensor) -> Tensor:
-        """See Look."""
         hidden = self.own(hidden, hidden)
         hidden = hidden if self.cross is None else self.cross(hidden, seen)
         return self.norm(self.narrow(functional.gelu(self.widen(hidden))) + hidden)
@@ -167,7 +164,6 @@ class BlipPictures(nn.Module):
         self.project = nn.Linear(tower.width, shape.width)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """See the class."""
         seen = self.seen(pixels)
         hidden = self.norm(self.queries.expand(seen.shape[0], -1, -1))
         for layer in self.layers:

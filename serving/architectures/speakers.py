@@ -71,7 +71,6 @@ class Segmentation(nn.Module):
         self.classifier = nn.Linear(shape.hidden, shape.classes)
 
     def forward(self, wav: Tensor) -> Tensor:
-        """See the class."""
         hidden = self.level(wav[:, None])
         for i, (convolution, norm) in enumerate(zip(self.convolutions, self.norms, strict=True)):
             hidden = convolution(hidden)
@@ -121,7 +120,6 @@ class FilterBank(nn.Module):
         self.register_buffer("mels", mel_filters(), persistent=False)
 
     def forward(self, wav: Tensor) -> Tensor:
-        """See the class."""
         blocks = wav[:, : wav.shape[1] // BLOCK * BLOCK].reshape(wav.shape[0], -1, BLOCK)
         count = (blocks.shape[1] - FRAME // BLOCK) // 2 + 1
         parts = [blocks[:, i : i + 2 * count - 1 : 2] for i in range(FRAME // BLOCK)]
@@ -171,7 +169,6 @@ class FrequencyHead(nn.Module):
         self.bn2 = nn.BatchNorm2d(channels)
 
     def forward(self, energies: Tensor) -> Tensor:
-        """See the class."""
         hidden = functional.relu(self.bn1(self.conv1(energies[:, None])))
         hidden = self.layer2(self.layer1(hidden))
         return functional.relu(self.bn2(self.conv2(hidden))).flatten(1, 2)
@@ -258,7 +255,6 @@ class Dense(nn.Module):
         self.nonlinear.add_module("batchnorm", nn.BatchNorm1d(dimensions, affine=False))
 
     def forward(self, statistics: Tensor) -> Tensor:
-        """See the class."""
         return self.nonlinear(self.linear(statistics[:, :, None]).squeeze(-1))
 
 
@@ -285,7 +281,6 @@ class VoiceNetwork(nn.Module):
         self.dense = Dense(2 * width, shape.dimensions)
 
     def forward(self, wav: Tensor) -> Tensor:
-        """See the class."""
         hidden = self.xvector(self.head(self.bank(wav).transpose(1, 2)))
         mean, count = hidden.mean(-1, keepdim=True), hidden.shape[-1]
         deviation = ((hidden - mean).square().sum(-1) / (count - 1)).sqrt()

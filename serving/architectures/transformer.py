@@ -242,11 +242,9 @@ class AlignmentCaches:
         self.seen: list[Tensor] = []
 
     def own(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        """See Caches."""
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
 
     def memory(self, layer: int, q: Tensor, scale: float) -> Tensor:
-        """See Caches."""
         keys, values = self.keys_values[2 * layer : 2 * layer + 2]
         weights = torch.softmax((q * scale) @ keys.transpose(-1, -2), -1)
         self.seen += [weights[:, head] for at, head in self.pairs if at == layer]

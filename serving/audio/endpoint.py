@@ -33,7 +33,6 @@ class SpeechEndpoint(ThreadedEndpoint):
         self.outputs = {output["name"] for output in config["output"]}
 
     def answer(self, request: Request, sender: Sender) -> None:
-        """See ThreadedEndpoint."""
         rows = split(arrays_of(request))
         wanted, (own, stoppable) = set(request.requested_output_names()) or self.outputs, engine_id(request)
         if not self.decoupled:

@@ -24,26 +24,21 @@ class Collected:
     dropped: bool = False
 
     def cancelled(self) -> bool:
-        """See Listener."""
         return self.dropped
 
     def update(self, beams: list[Hypothesis]) -> None:
-        """See Listener."""
         if self.on_update:
             self.on_update(beams)
 
     def finish(self, beams: list[Hypothesis]) -> None:
-        """See Listener."""
         self.beams = beams
         self.done.set()
 
     def aligned(self, attention: NDArray[np.float16]) -> None:
-        """See Listener."""
         self.attention = attention
         self.done.set()
 
     def fail(self, error: Exception) -> None:
-        """See Listener."""
         self.error = error
         self.done.set()
 

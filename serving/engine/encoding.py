@@ -158,11 +158,9 @@ class TextEncoderEndpoint(EncoderEndpoint):
     """Reads int32 `input_ids` and `attention_mask` [rows, n]."""
 
     def rows(self, inputs: dict[str, NDArray[Any]]) -> Sequence[Ids]:
-        """See EncoderEndpoint."""
         return taken_in(self.encoder.facts, inputs)
 
     def embed(self, rows: Sequence[Ids]) -> NDArray[np.float32]:
-        """See EncoderEndpoint."""
         return embed(self.encoder, rows)
 
 
@@ -174,7 +172,6 @@ class PictureEncoderEndpoint(EncoderEndpoint):
         self.size = size
 
     def rows(self, inputs: dict[str, NDArray[Any]]) -> Sequence[Pixels]:
-        """See EncoderEndpoint."""
         pixels = inputs["pixel_values"]
         if pixels.shape[1:] != (3, self.size, self.size):
             raise BadRequest(
@@ -186,7 +183,6 @@ class PictureEncoderEndpoint(EncoderEndpoint):
         return list(pixels)
 
     def embed(self, rows: Sequence[Pixels]) -> NDArray[np.float32]:
-        """See EncoderEndpoint."""
         return embed_pictures(self.encoder, rows)
 
 
@@ -200,7 +196,6 @@ class PromptTableEndpoint(EncoderEndpoint):
         self.size = size
 
     def rows(self, inputs: dict[str, NDArray[Any]]) -> Sequence[Pixels]:
-        """See EncoderEndpoint."""
         given = [name for name in ("IMAGE", "pixel_values") if name in inputs]
         if len(given) != 1:
             raise BadRequest("send either IMAGE or pixel_values")
@@ -215,11 +210,9 @@ class PromptTableEndpoint(EncoderEndpoint):
         return list(pixels.reshape(-1, *wanted).astype(np.float32))
 
     def embed(self, rows: Sequence[Pixels]) -> NDArray[np.float32]:
-        """See EncoderEndpoint."""
         return embed_pictures(self.encoder, rows)
 
     def outputs(self, found: NDArray[np.float32], inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """See EncoderEndpoint."""
         rows = next(len(inputs[name]) for name in ("IMAGE", "pixel_values") if name in inputs)
         table = found.reshape(rows, -1, found.shape[-1]).astype(np.float16)
         return {
@@ -234,7 +227,6 @@ class SegmentationEndpoint(EncoderEndpoint):
     """
 
     def rows(self, inputs: dict[str, NDArray[Any]]) -> Sequence[Sound]:
-        """See EncoderEndpoint."""
         sounds = inputs["WAV"]
         wanted = self.encoder.facts.positions
         if sounds.shape[1] != wanted:
@@ -242,11 +234,9 @@ class SegmentationEndpoint(EncoderEndpoint):
         return _finite(sounds)
 
     def embed(self, rows: Sequence[Sound]) -> NDArray[np.float32]:
-        """See EncoderEndpoint."""
         return np.concatenate([self.encoder.encode(wav=part) for part in parts_of(rows)])
 
     def outputs(self, found: NDArray[np.float32], inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """See EncoderEndpoint."""
         return {"log_probabilities": found}
 
 
@@ -258,14 +248,12 @@ class VoiceEndpoint(EncoderEndpoint):
     shortest = 8000  # samples
 
     def rows(self, inputs: dict[str, NDArray[Any]]) -> Sequence[Sound]:
-        """See EncoderEndpoint."""
         sounds, most = inputs["WAV"], self.encoder.facts.positions
         if not self.shortest <= sounds.shape[1] <= most:
             raise BadRequest(f"WAV has {sounds.shape[1]} samples; it must have {self.shortest} to {most}")
         return _finite(sounds)
 
     def embed(self, rows: Sequence[Sound]) -> NDArray[np.float32]:
-        """See EncoderEndpoint."""
         found = np.empty((len(rows), self.encoder.facts.dimensions), np.float32)
         for length in {len(row) for row in rows}:
             alike = [number for number, row in enumerate(rows) if len(row) == length]

@@ -34,24 +34,20 @@ class EngineReply:
         self.begun = False
 
     def cancelled(self) -> bool:
-        """See Listener."""
         return bool(self.sender.is_cancelled())
 
     def update(self, beams: list[Hypothesis]) -> None:
-        """See Listener."""
         arrays = self.answers.update(beams) if self.answers else None
         if arrays is not None:
             self.begun = True
             self.sender.send(self._response(arrays))
 
     def finish(self, beams: list[Hypothesis]) -> None:
-        """See Listener."""
         assert self.answers
         response = self._response(self.answers.finish(beams))
         self._last(response)
 
     def aligned(self, attention: NDArray[np.float16]) -> None:
-        """See Listener."""
         tensor = self.pb.Tensor("cross_attention", attention[None])
         self._last(self.pb.InferenceResponse([tensor]))
 

@@ -92,7 +92,6 @@ class Single:
         return not self.finished
 
     def advance(self, scores: Sequence[Scores]) -> list[tuple[int, int]]:
-        """See Strategy."""
         token, log_prob = self._choose(scores[0])
         if self.sampling.keep_logits:
             self.logits.append(scores[0].logits.copy())
@@ -114,7 +113,6 @@ class Single:
         return token, float(logits[token]) - log_sum(logits)
 
     def results(self) -> list[Hypothesis]:
-        """See Strategy."""
         return [self.best]
 
     @property
@@ -138,7 +136,6 @@ class Beams:
     done: bool = False
 
     def advance(self, scores: Sequence[Scores]) -> list[tuple[int, int]]:
-        """See Strategy."""
         width = self.sampling.beam_width
         candidates = self._expand(
             self._log_probs(scores), scores, (2 + len(self.sampling.other_ends)) * width
@@ -208,7 +205,6 @@ class Beams:
         return self.sampling.early_stopping or best_possible <= self.finished[-1][0]
 
     def results(self) -> list[Hypothesis]:
-        """See Strategy."""
         found = [beam for _, beam in self.finished]
         return found if self.done and found else [*found, *self.running][: self.sampling.beam_width]
 

@@ -79,7 +79,6 @@ class EmbeddingEndpoint(ThreadedEndpoint):
         self.model, self.encoder = model, encoder
 
     def answer(self, request: Request, sender: Sender) -> None:
-        """See ThreadedEndpoint."""
         arrays = self.model.embed(arrays_of(request), lambda rows: self._encoded(request.request_id(), rows))
         self.calls.answer(sender, arrays, set(request.requested_output_names()) or set(OUTPUTS))
 

@@ -39,7 +39,6 @@ class TextEndpoint(ThreadedEndpoint):
         self.outputs = [name for name in ENGINE_OUTPUTS if name in declared]
 
     def answer(self, request: Request, sender: Sender) -> None:
-        """See ThreadedEndpoint."""
         inputs = arrays_of(request)
         if not self.decoupled and "stream" in inputs and inputs["stream"].any():
             raise BadRequest(

@@ -39,7 +39,6 @@ class UnaryFace(ThreadedEndpoint):
         self.rows: dict[str, list[str]] = {}
 
     def answer(self, request: Request, sender: Sender) -> None:
-        """See ThreadedEndpoint."""
         inputs = arrays_of(request)
         if "streaming" in inputs and inputs["streaming"].any():
             raise ValueError(f"streaming=true requires the decoupled model {ENGINE}")

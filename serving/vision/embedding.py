@@ -60,7 +60,6 @@ class PictureEmbeddingEndpoint(ThreadedEndpoint):
         self.facts, self.encoder = facts, encoder
 
     def answer(self, request: Request, sender: Sender) -> None:
-        """See ThreadedEndpoint."""
         found = embed(arrays_of(request), self.facts, lambda rows: self._encoded(request.request_id(), rows))
         self.calls.answer(sender, {"embedding": found}, set(OUTPUTS))
 

@@ -164,7 +164,6 @@ class Stateful:
         self.sharers, self.shares = sharing
 
     def own(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        """See Caches."""
         keys = self._extended(self.past[2 * layer], k)
         values = self._extended(self.past[2 * layer + 1], v)
         self.present += [keys, values]
@@ -198,7 +197,6 @@ class AttentionPlaceholder:
     """
 
     def own(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        """See Caches."""
         q, k, v = (part[0].transpose(0, 1) for part in (q, k, v))
         return F.scaled_dot_product_attention(q, k, v, scale=scale).transpose(0, 1)[None]
 

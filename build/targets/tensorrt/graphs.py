@@ -71,7 +71,6 @@ class Pictures(nn.Module):
         self.encoder = encoder
 
     def forward(self, pixel_values: Tensor) -> Tensor:
-        """See the class."""
         found: Tensor = self.encoder(pixel_values)
         return found
 

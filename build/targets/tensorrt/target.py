@@ -39,7 +39,6 @@ class TensorRt(InImage, Plain):
     )
 
     def preflight(self, recipe: Recipe, work: BuildSteps, numbers: int = 0, devices: str = "") -> None:
-        """See Target."""
         found = _findings(TrtexecImage.from_environment(), str(recipe.parameters["precision"]), devices)
         require(recipe.family, [*_calibration(recipe.parameters), *found])
 
@@ -51,7 +50,6 @@ class TensorRt(InImage, Plain):
         write(config, made / plan.file, folder)
 
     def serving(self, recipe: Recipe, bundle: Path, home: Path) -> Serving:
-        """See Target."""
         plans, wrong = _plans(bundle / "engine"), list[str]()
         for model in (model for model in recipe.models if model.graph):
             folder = bundle / "repository" / model.name

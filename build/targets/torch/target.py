@@ -27,11 +27,9 @@ class Torch(Plain):
     )
 
     def ranks(self, recipe: Recipe) -> int:
-        """See Target."""
         return int(recipe.parameters.get("tp_size", 1))
 
     def serving(self, recipe: Recipe, bundle: Path, home: Path) -> Serving:
-        """See Target."""
         return Serving(self.ranks(recipe))
 
     def gpus(self, count: int, environment: Mapping[str, str]) -> list[str]:

@@ -36,19 +36,15 @@ class TensorRtLlm(InImage):
         """See Target: recipes stand in the families' files."""
 
     def ranks(self, recipe: Recipe) -> int:
-        """See Target."""
         return world_size(recipe.parameters)
 
     def derived(self, parameters: Mapping[str, Any]) -> Mapping[str, Value]:
-        """See Target."""
         return derived(parameters)
 
     def check_possible(self, model: Model, recipe: Recipe, devices: str) -> None:
-        """See Target."""
         check_possible(model, recipe, gpus(devices))
 
     def preflight(self, recipe: Recipe, work: BuildSteps, numbers: int = 0, devices: str = "") -> None:
-        """See Target."""
         check(recipe, work, TrtLlmBuilderImage.from_environment(), numbers, devices)
 
     def render_engine(self, model: TritonModel, recipe: Recipe, folder: Path, engine: Path) -> None:
@@ -63,11 +59,9 @@ class TensorRtLlm(InImage):
         (folder / "config.pbtxt").write_text(text_format.MessageToString(config), "utf-8")
 
     def narrow(self, repository: Path) -> None:
-        """See Target."""
         narrow(repository, parse_config(repository / ENGINE / "config.pbtxt"))
 
     def serving(self, recipe: Recipe, bundle: Path, home: Path) -> Serving:
-        """See Target."""
         engines = Engines.of(recipe, bundle / "engine")
         config = parse_config(bundle / "repository" / ENGINE / "config.pbtxt")
         for key in ("gpt_model_path", "encoder_model_path"):  # as they will be once the bundle has its name

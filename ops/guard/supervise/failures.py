@@ -53,7 +53,6 @@ class Tail:
             self.lines.append(line.decode("utf-8", "replace").rstrip())
 
     async def cause(self) -> str:
-        """See above."""
         await asyncio.sleep(SETTLES)
         return cause(list(self.lines))
 

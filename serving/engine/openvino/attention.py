@@ -110,11 +110,9 @@ class CappedAttention(ov.Op):  # type: ignore[misc]
         self.set_output_type(0, self.get_input_element_type(0), self.get_input_partial_shape(0))
 
     def clone_with_new_inputs(self, new_inputs: Sequence[ov.Output]) -> CappedAttention:
-        """See ov.Op."""
         return CappedAttention(new_inputs, self.width, self.window, self.cap)
 
     def has_evaluate(self) -> bool:
-        """See ov.Op."""
         return True
 
     def evaluate(self, outputs: Sequence[ov.Tensor], inputs: Sequence[ov.Tensor]) -> bool:

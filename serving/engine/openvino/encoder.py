@@ -33,6 +33,5 @@ class OpenVinoEncoder:
         self.request = core.compile_model(model, "CPU", settings).create_infer_request()
 
     def encode(self, **inputs: NDArray[Any]) -> NDArray[np.float32]:
-        """See EncoderRuntime."""
         self.request.infer(inputs)
         return np.array(self.request.get_tensor("embedding").data, np.float32)

@@ -168,7 +168,6 @@ class OpenVinoRuntime:
         return sampling.plain
 
     def prepare(self, source: NDArray[Any]) -> NDArray[Any]:
-        """See Runtime."""
         return source
 
     def encode(self, sources: Sequence[NDArray[Any]]) -> list[OpenVinoMemory]:
@@ -208,7 +207,6 @@ class OpenVinoRuntime:
         return memory
 
     def align(self, ids: Sequence[int], memory: OpenVinoMemory) -> NDArray[np.float16]:
-        """See Runtime."""
         request = self._aligner()
         inputs: dict[str, Any] = {"ids": np.array([ids], np.int64)}
         names = [f"memory.{c}{i}" for i in range(self.facts.layers) for c in "kv"]

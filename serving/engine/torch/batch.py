@@ -118,7 +118,6 @@ class DeviceBatch(Passes, RunningBatch):
 
     @torch.inference_mode()
     def step(self, rows: Sequence[Row]) -> Step:
-        """See RunningBatch."""
         with self.device.on(self.device.steps):
             old = [row for row in rows if row.parent is not None]
             pending, self.pending = self.pending, None

@@ -105,7 +105,6 @@ class Reading:
         return self.attend(q, (k, v), keys, values, self.slots, self.start, scale, window=window, cap=cap)
 
     def memory(self, layer: int, q: Tensor, scale: float) -> Tensor:
-        """See Caches."""
         assert self.arena.memory is not None
         if self.watch:
             self.watch(layer, q)
@@ -127,7 +126,6 @@ class Stepping:
         self.length = arena.length[:rows]
 
     def own(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        """See Caches."""
         keys, values = (self.arena.own[: self.rows, 2 * layer + i] for i in range(2))
         relative = None if self.decoder.relative is None else self.decoder.relative.weight
         shape = self.decoder.shape
@@ -135,7 +133,6 @@ class Stepping:
         return self.attend(q, keys, values, self.length, scale, (k, v), relative, window=window, cap=cap)
 
     def memory(self, layer: int, q: Tensor, scale: float) -> Tensor:
-        """See Caches."""
         assert self.arena.memory is not None
         if self.watch:
             self.watch(layer, q)
@@ -152,7 +149,6 @@ class Mixed:
         self.step, self.read = step, read
 
     def own(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        """See Caches."""
         rows = self.step.rows
         q_step, k_step, v_step = (x[:, :, :rows].transpose(0, 2) for x in (q, k, v))
         first = self.step.own(layer, q_step, k_step, v_step, scale)

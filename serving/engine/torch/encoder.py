@@ -40,7 +40,6 @@ class TorchEncoder:
 
     @torch.inference_mode()
     def encode(self, **inputs: NDArray[Any]) -> NDArray[np.float32]:
-        """See EncoderRuntime."""
         tensors = {name: self.device.upload(array) for name, array in inputs.items()}
         if "pixels" in tensors:
             tensors["pixels"] = tensors["pixels"].to(self.device.dtype)

@@ -92,7 +92,6 @@ class LeadingBatch(RunningBatch):
         self.batch, self.ranks, self.keys = batch, ranks, keys
 
     def step(self, rows: Sequence[Row]) -> Step:
-        """See RunningBatch."""
         self.ranks.tell("step", [self._told(row) for row in rows])
         return self.batch.step(rows)
 
@@ -127,19 +126,15 @@ class LeadingRuntime:
 
     @property
     def facts(self) -> EngineFacts:
-        """See Runtime."""
         return self.runtime.facts
 
     def chooses(self, sampling: Sampling) -> bool:
-        """See Runtime."""
         return self.runtime.chooses(sampling)
 
     def prepare(self, source: NDArray[Any]) -> EncoderSource:
-        """See Runtime."""
         return self.runtime.prepare(source)
 
     def encode(self, sources: Sequence[EncoderSource]) -> list[TorchMemory]:
-        """See Runtime."""
         self._forget()
         self.ranks.tell("encode", [(source.key, source.data.numpy()) for source in sources])
         memories = self.runtime.encode(sources)
@@ -163,7 +158,6 @@ class LeadingRuntime:
             self.ranks.tell("forget", unheld)
 
     def batch(self) -> LeadingBatch:
-        """See Runtime."""
         self.ranks.tell("clear")
         return LeadingBatch(self.runtime.batch(), self.ranks, self.keys)
 
@@ -195,7 +189,6 @@ class Follower:
             getattr(self, name)(*arguments)
 
     def encode(self, sources: Sequence[tuple[bytes, NDArray[Any]]]) -> None:
-        """See LeadingRuntime."""
         runtime = self.runtime
         take = runtime.staging.take if runtime.shape.mels else torch.from_numpy
         brought = [EncoderSource(key, take(data)) for key, data in sources]
@@ -203,12 +196,10 @@ class Follower:
         self.memories |= zip((source.key for source in brought), memories, strict=True)
 
     def forget(self, keys: Sequence[bytes]) -> None:
-        """See LeadingRuntime."""
         for key in keys:
             del self.memories[key]
 
     def clear(self) -> None:
-        """See LeadingRuntime.batch."""
         self.rows = []
         self.runtime.batch()
 

@@ -112,7 +112,6 @@ class TorchRuntime:
             self.alignments = self._alignment_graphs() if sound and self.facts.aligns else None
 
     def chooses(self, sampling: Sampling) -> bool:
-        """See Runtime."""
         return on_device(sampling)
 
     def close(self) -> None:
@@ -135,7 +134,6 @@ class TorchRuntime:
         return self.running
 
     def prepare(self, source: NDArray[Any]) -> EncoderSource:
-        """See Runtime."""
         # A hash of 2 MB of samples takes two milliseconds. Where parts are the same, all is compared.
         part = source.ravel()[::PART] if self.shape.mels else source
         key = hashlib.sha256(np.ascontiguousarray(part).data).digest()

@@ -25,12 +25,10 @@ class TorchMemory:
     coming: Coming
 
     def ready(self, *, wait: bool = False) -> bool:
-        """See runtime.Memory."""
         return self.coming.ready(wait=wait)
 
     @property
     def failed(self) -> Exception | None:
-        """See runtime.Memory."""
         return self.coming.error
 
     def arrive(self, stream: Any) -> None:
