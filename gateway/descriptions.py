@@ -68,6 +68,8 @@ FIELDS = {
     "tool_choice": "auto, none, required, or the function that must be called",
     "parallel_tool_calls": "allow several calls in one answer",
     "chat_template_kwargs": "variables of the model's chat template, such as enable_thinking",
+    "reasoning_effort": "for models that can reason before they answer: none turns it off",
+    "reasoning": "`effort`: none turns off reasoning where the model can do without",
     "text": "`format`: text, json_object or json_schema",
     # Embeddings.
     "dimensions": "size of the vectors: the model's own",

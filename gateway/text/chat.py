@@ -19,6 +19,7 @@ from conch.deployment import Pool
 from conch.errors import refused
 
 from ..fields import Fields
+from .filters import ANSWER, THINK, Phase
 from .schema import ChatRequest, Message, TextPart
 from .tools import ARGUMENTS, ID_LENGTH, OPEN, Calling
 
@@ -62,6 +63,8 @@ class ChatTemplate:
         key: the model's name for a call's arguments
         developer: it supports that role
         short_ids: ids of calls have ID_LENGTH letters and digits
+        reasons: answers may begin with reasoning
+        known: its variables
     """
 
     template: Template
@@ -69,6 +72,8 @@ class ChatTemplate:
     key: str
     developer: bool
     short_ids: bool
+    reasons: bool
+    known: frozenset[str]
 
 
 class GenerationTag(Extension):
@@ -101,6 +106,8 @@ def _parsed(text: str) -> ChatTemplate:
         ARGUMENTS[parameters],
         "developer" in text,
         f"length != {ID_LENGTH}" in text,
+        ANSWER in text,
+        frozenset(known),
     )
 
 
@@ -155,7 +162,11 @@ def _parts(message: Message) -> list[dict[str, str]]:
 
 def _row(message: Message, template: ChatTemplate, *, looks: bool) -> dict[str, Any]:
     role = "system" if message.role == "developer" and not template.developer else message.role
-    more = {"name": message.name, "tool_call_id": message.tool_call_id}
+    more = {
+        "name": message.name,
+        "tool_call_id": message.tool_call_id,
+        "reasoning_content": message.reasoning_content or message.reasoning,
+    }
     calls = [call.given() for call in message.tool_calls]
     if template.short_ids:
         more["tool_call_id"] = message.tool_call_id and _short(message.tool_call_id)
@@ -172,6 +183,22 @@ def _short(name: str) -> str:
     """Map an id of another server to ID_LENGTH letters and digits, always the same."""
     plain = len(name) == ID_LENGTH and name.isascii() and name.isalnum()
     return name if plain else hashlib.sha256(name.encode()).hexdigest()[:ID_LENGTH]
+
+
+def settings_of(form: ChatRequest, pool: Pool) -> dict[str, Any]:
+    """Return further variables of the template: the request's own, and `reasoning_effort` as the template
+    reads it; "none" turns off what `enable_thinking` turns on.
+    """
+    known, effort = template_of(pool).known, form.reasoning_effort
+    own = {"reasoning_effort": effort, "enable_thinking": effort != "none"} if effort else {}
+    return {name: own[name] for name in own if name in known} | (form.chat_template_kwargs or {})
+
+
+def first_phase(pool: Pool, prompt: str, guide: tuple[str, str] | None) -> Phase:
+    """Return how the answer to a prompt begins; one that follows a grammar has no reasoning."""
+    if guide or not template_of(pool).reasons:
+        return Phase.ANSWER
+    return Phase.REASONING if prompt.rstrip().endswith(THINK) else Phase.START
 
 
 def rendered(

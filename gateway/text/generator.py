@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -13,6 +13,7 @@ from conch.names import TEXT
 
 from ..triton import Arrays, Triton
 from .calls import GenerationCall, arrays
+from .filters import StopSequenceFilter
 
 
 @dataclass(frozen=True)
@@ -35,30 +36,6 @@ class TextDelta:
     finish: str | None = None
     read: int = 0
     written: int = 0
-
-
-@dataclass
-class StopSequenceFilter:
-    """Ends text before a stop sequence: a possible start of one is held back."""
-
-    stops: Sequence[str]
-    held: str = ""
-    stopped: bool = field(default=False, init=False)
-
-    def add(self, text: str, *, last: bool = False) -> str:
-        """Return what can be sent now."""
-        whole, self.held = self.held + text, ""
-        found = [at for stop in self.stops if (at := whole.find(stop)) >= 0]
-        if found:
-            self.stopped = True
-            return whole[: min(found)]
-        keep = 0 if last else max((self._begun(whole, stop) for stop in self.stops), default=0)
-        self.held = whole[len(whole) - keep :]
-        return whole[: len(whole) - keep]
-
-    @staticmethod
-    def _begun(text: str, stop: str) -> int:
-        return next((n for n in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:n])), 0)
 
 
 async def whole(triton: Triton, pool: Pool, question: GenerationCall, request_id: str) -> list[TextDelta]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .filters import Phase, ReasoningFilter
 from .generator import TextDelta
 from .items import ResponseRequest
 from .tools import CallFilter, Calling
@@ -19,25 +20,73 @@ def _id(prefix: str) -> str:
 
 
 @dataclass
+class TextItem:
+    """An item of the output that is a text: the message, or the reasoning before it.
+
+    Attributes:
+        part: OpenAI's name for its content
+        fields: of the item, besides its text
+        part_fields: of its content and of its events, besides the text
+    """
+
+    id: str
+    part: str
+    fields: Mapping[str, Any]
+    part_fields: Mapping[str, Any]
+    event_fields: Mapping[str, Any]
+    text: str = ""
+    open: bool = False
+
+    @classmethod
+    def reasoning(cls) -> TextItem:
+        """Make the item of the reasoning."""
+        return cls(_id("rs"), "reasoning_text", {"type": "reasoning", "summary": []}, {}, {})
+
+    @classmethod
+    def message(cls) -> TextItem:
+        """Make the item of the message."""
+        fields = {"type": "message", "role": "assistant"}
+        part_fields: dict[str, Any] = {"annotations": [], "logprobs": []}
+        return cls(_id("msg"), "output_text", fields, part_fields, {"logprobs": []})
+
+    def content(self, text: str) -> dict[str, Any]:
+        """Return the content with a text."""
+        return {"type": self.part, "text": text, **self.part_fields}
+
+    def shown(self, status: str) -> dict[str, Any]:
+        """Return the item."""
+        content = [] if status == "in_progress" else [self.content(self.text)]
+        return {"id": self.id, **self.fields, "status": status, "content": content}
+
+
+@dataclass
 class ResponseWriter:
     """Writes one answer; `form` is echoed as OpenAI does. See CompletionWriter for the methods."""
 
     form: ResponseRequest
     calling: Calling
+    phase: Phase = Phase.ANSWER
     per_prompt: int = 1
     end: str = ""
     number: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        self.id, self.created, self.message = _id("resp"), int(time.time()), _id("msg")
-        self.filter, self.text, self.begun = CallFilter(self.calling), "", False
+        self.id, self.created = _id("resp"), int(time.time())
+        self.thoughts, self.message = TextItem.reasoning(), TextItem.message()
+        self.reasoning, self.filter = ReasoningFilter(self.phase), CallFilter(self.calling)
         self.calls: list[dict[str, Any]] = []
         self.cut = False
+
+    @property
+    def texts(self) -> list[TextItem]:
+        """Return the items that have a text, in order."""
+        return [item for item in (self.thoughts, self.message) if item.text]
 
     def body(self, answers: Sequence[TextDelta], usage: Mapping[str, int]) -> dict[str, Any]:
         """Return the whole answer."""
         (piece,) = answers
-        self.text, calls = self.calling.found(piece.text.lstrip())
+        self.thoughts.text, answer = self.reasoning.add(piece.text, last=True)
+        self.message.text, calls = self.calling.found(answer.lstrip())
         self.calls, self.cut = [_call(call) for call in calls], piece.finish == "length"
         return self._response("incomplete" if self.cut else "completed", usage)
 
@@ -49,33 +98,47 @@ class ResponseWriter:
         if not self.number:
             for kind in ("created", "in_progress"):
                 yield self._event(f"response.{kind}", response=self._response("in_progress", None))
-        text, calls = self.filter.add(piece.text), list[dict[str, Any]]()
+        self.cut = piece.finish == "length"
+        thought, answer = self.reasoning.add(piece.text, last=bool(piece.finish))
+        text, calls = self.filter.add(answer), list[dict[str, Any]]()
         if piece.finish:
             rest, calls = self.filter.end()
-            text, self.cut = text + rest, piece.finish == "length"
-        yield from self._finished(text if self.text else text.lstrip())
+            text += rest
+        text = text if self.message.text else text.lstrip()
+        yield from self._grown(self.thoughts, thought)
+        if text or piece.finish:
+            yield from self._ended(self.thoughts)
+        yield from self._grown(self.message, text)
         if piece.finish:
-            yield from self._ended(calls)
+            yield from self._ended(self.message)
+            yield from self._called(calls)
 
-    def _finished(self, text: str) -> Iterator[dict[str, Any]]:
+    def _grown(self, item: TextItem, text: str) -> Iterator[dict[str, Any]]:
+        """Return the events of more text of an item."""
         if not text:
             return
-        if not self.begun:
-            self.begun = True
-            item = {**self._message(), "status": "in_progress", "content": []}
-            yield self._event("response.output_item.added", output_index=0, item=item)
-            yield self._part("response.content_part.added", part=_text(""))
-        self.text += text
-        yield self._part("response.output_text.delta", delta=text, logprobs=[])
+        if not item.text:
+            item.open, item.text = True, text
+            yield self._of(item, "response.output_item.added", item=item.shown("in_progress"))
+            yield self._of(item, "response.content_part.added", content_index=0, part=item.content(""))
+        else:
+            item.text += text
+        yield self._of(item, f"response.{item.part}.delta", content_index=0, delta=text, **item.event_fields)
 
-    def _ended(self, calls: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Return the events of the end of the text, then of the calls."""
-        if self.begun:
-            yield self._part("response.output_text.done", text=self.text, logprobs=[])
-            yield self._part("response.content_part.done", part=_text(self.text))
-            yield self._event("response.output_item.done", output_index=0, item=self._message())
+    def _ended(self, item: TextItem) -> Iterator[dict[str, Any]]:
+        """Return the events of the end of an item's text."""
+        if item.open:
+            item.open = False
+            whole = {"content_index": 0, "text": item.text, **item.event_fields}
+            yield self._of(item, f"response.{item.part}.done", **whole)
+            part = item.content(item.text)
+            yield self._of(item, "response.content_part.done", content_index=0, part=part)
+            yield self._of(item, "response.output_item.done", item=self._shown(item))
+
+    def _called(self, calls: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Return the events of the calls after the text."""
         for made in calls:
-            call, at = _call(made), len(self.calls) + self.begun
+            call, at = _call(made), len(self.calls) + len(self.texts)
             self.calls.append(call)
             empty = {**call, "arguments": "", "status": "in_progress"}
             where = {"output_index": at, "item_id": call["id"]}
@@ -105,17 +168,12 @@ class ResponseWriter:
         self.number += 1
         return made
 
-    def _part(self, kind: str, **fields: Any) -> dict[str, Any]:
-        return self._event(kind, item_id=self.message, output_index=0, content_index=0, **fields)
+    def _of(self, item: TextItem, kind: str, /, **fields: Any) -> dict[str, Any]:
+        where = {} if "item" in fields else {"item_id": item.id}
+        return self._event(kind, **where, output_index=self.texts.index(item), **fields)
 
-    def _message(self) -> dict[str, Any]:
-        return {
-            "id": self.message,
-            "type": "message",
-            "role": "assistant",
-            "status": "incomplete" if self.cut else "completed",
-            "content": [_text(self.text)],
-        }
+    def _shown(self, item: TextItem) -> dict[str, Any]:
+        return item.shown("incomplete" if self.cut and item is self.texts[-1] else "completed")
 
     def _response(self, status: str, usage: Mapping[str, int] | None) -> dict[str, Any]:
         form = self.form
@@ -131,7 +189,7 @@ class ResponseWriter:
             "max_output_tokens": form.max_output_tokens,
             "metadata": {},
             "model": form.model,
-            "output": [*([self._message()] if self.text else []), *self.calls] if usage else [],
+            "output": [*map(self._shown, self.texts), *self.calls] if usage else [],
             "parallel_tool_calls": form.parallel_tool_calls,
             "previous_response_id": None,
             "store": False,
@@ -143,10 +201,6 @@ class ResponseWriter:
             "usage": usage and _usage(usage),
             **shown,
         }
-
-
-def _text(text: str) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
 def _call(call: Mapping[str, Any]) -> dict[str, Any]:

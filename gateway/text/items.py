@@ -95,6 +95,27 @@ class FunctionOutput(Fields):
         return {"role": "tool", "tool_call_id": self.call_id, "content": self.output}
 
 
+class ReasoningText(Fields):
+    """A piece of reasoning."""
+
+    type: Literal["reasoning_text"]
+    text: Text
+
+
+class ReasoningItem(Fields):
+    """The reasoning before an earlier answer or call."""
+
+    HARMLESS: ClassVar = frozenset({"encrypted_content", "id", "status", "summary"})
+
+    type: Literal["reasoning"]
+    content: Annotated[list[ReasoningText], Field(fail_fast=True)] = Field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """Return it as one text."""
+        return "".join(part.text for part in self.content)
+
+
 def _kind(item: Any) -> str:
     """Return an item's type, which messages may leave out."""
     return str(item.get("type", "message") if isinstance(item, dict) else getattr(item, "type", ""))
@@ -103,7 +124,8 @@ def _kind(item: Any) -> str:
 Item = Annotated[
     Annotated[InputMessage, Of("message")]
     | Annotated[FunctionCall, Of("function_call")]
-    | Annotated[FunctionOutput, Of("function_call_output")],
+    | Annotated[FunctionOutput, Of("function_call_output")]
+    | Annotated[ReasoningItem, Of("reasoning")],
     Discriminator(_kind),
 ]
 
@@ -152,10 +174,18 @@ class TextOptions(Fields):
     format: Format | None = None
 
 
+class Reasoning(Fields):
+    """OpenAI's `reasoning`."""
+
+    HARMLESS: ClassVar = frozenset({"context", "generate_summary", "mode", "summary"})
+
+    effort: Text | None = None
+
+
 class ResponseRequest(Fields):
     """Body of /v1/responses."""
 
-    HARMLESS: ClassVar = BILLING | {"max_tool_calls", "reasoning"}
+    HARMLESS: ClassVar = BILLING | {"max_tool_calls"}
     NEUTRAL: ClassVar = {
         "background": Only((False,), "is not supported; omit it, or use stream"),
         "context_management": Only(([],), "is not supported; send what the model is to read"),
@@ -176,6 +206,7 @@ class ResponseRequest(Fields):
     instructions: Text | None = None
     max_output_tokens: int | None = Field(None, ge=1)
     parallel_tool_calls: bool = False
+    reasoning: Reasoning | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
     temperature: float | None = Field(None, ge=0.0, le=2.0)
@@ -201,6 +232,7 @@ class ResponseRequest(Fields):
             "messages": list(self._messages()),
             "max_completion_tokens": self.max_output_tokens,
             "parallel_tool_calls": self.parallel_tool_calls,
+            "reasoning_effort": self.reasoning and self.reasoning.effort,
             "response_format": self.text.format.given() if self.text and self.text.format else None,
             "stream": self.stream,
             "temperature": self.temperature,
@@ -210,21 +242,26 @@ class ResponseRequest(Fields):
         }
 
     def _messages(self) -> Iterator[dict[str, Any]]:
-        """Convert the items; successive calls become one message."""
+        """Convert the items; successive calls become one message. Reasoning is part of what follows it."""
         if self.instructions:
             yield {"role": "system", "content": self.instructions}
         items: Sequence[Item] = (
             [InputMessage(role="user", content=self.input)] if isinstance(self.input, str) else self.input
         )
         calls: list[dict[str, Any]] = []
+        thought: dict[str, str] = {}
         for item in items:
+            if isinstance(item, ReasoningItem):
+                thought = {"reasoning_content": item.text}
+                continue
             if isinstance(item, FunctionCall):
                 calls.append(item.call())
                 continue
             if calls:
-                yield {"role": "assistant", "content": "", "tool_calls": calls}
-                calls = []
-            yield item.message()
+                yield {"role": "assistant", "content": "", "tool_calls": calls, **thought}
+                calls, thought = [], {}
+            yield item.message() | (thought if isinstance(item, InputMessage) else {})
+            thought = {}
         if calls:
             raise refused("input", "ends with a function_call; send its function_call_output, too")
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..sse import event
+from .filters import Phase, ReasoningFilter
 from .generator import TextDelta, Token
 from .tools import CallFilter, Calling
 
@@ -88,17 +89,18 @@ class CompletionWriter:
 @dataclass
 class ChatWriter(CompletionWriter):
     """Writes /v1/chat/completions: OpenAI's chat.completion and its chunks. A text starts with its first
-    letter: the space before it is the tokenizer's.
+    letter: the space before it is the tokenizer's. `phase`: how texts begin.
     """
 
     kind: str = "chat.completion"
     prefix: str = "chatcmpl-"
     chunk: str = "chat.completion.chunk"
     calling: Calling = field(default_factory=Calling)
+    phase: Phase = Phase.ANSWER
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.filters: dict[int, CallFilter] = {}
+        self.filters: dict[int, tuple[ReasoningFilter, CallFilter]] = {}
 
     def chunks(self, i: int, piece: TextDelta) -> list[dict[str, Any]]:
         """Return the events of a piece: the first has the role, the last the finish reason."""
@@ -107,14 +109,18 @@ class ChatWriter(CompletionWriter):
         if i not in self.begun:
             self.begun.add(i)
             found.append({"role": "assistant", "content": ""})
-        calls = self.filters.setdefault(i, CallFilter(self.calling))
-        text, called = calls.add(piece.text), list[dict[str, Any]]()
+        fresh = ReasoningFilter(self.phase), CallFilter(self.calling)
+        reasoning, calls = self.filters.setdefault(i, fresh)
+        thought, answer = reasoning.add(piece.text, last=bool(piece.finish))
+        text, called = calls.add(answer), list[dict[str, Any]]()
         if piece.finish:
             rest, called = calls.end()
             text += rest
         text = text if i in self.written else text.lstrip()
         if text:
             self.written.add(i)
+        if thought:
+            found.append({"reasoning_content": thought})
         if text or piece.tokens:
             found.append({"content": text})
         found += [{"tool_calls": [{"index": at, **call}]} for at, call in enumerate(called)]
@@ -130,8 +136,10 @@ class ChatWriter(CompletionWriter):
         return [{**head, "choices": [choice]} for choice in choices]
 
     def _choice(self, i: int, piece: TextDelta) -> dict[str, Any]:
-        text, calls = self.calling.found(piece.text.lstrip())
+        thought, answer = ReasoningFilter(self.phase).add(piece.text, last=True)
+        text, calls = self.calling.found(answer.lstrip())
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+        message |= {"reasoning_content": thought} if thought else {}
         if calls:
             message |= {"content": text or None, "tool_calls": calls}
         return {

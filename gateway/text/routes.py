@@ -25,7 +25,8 @@ from ..services import Services, ServicesDep
 from ..sse import Events
 from ..vision.fetching import data_urls
 from .calls import GenerationCall, questions
-from .chat import calling_of, guide_of, recommended, rendered
+from .chat import calling_of, first_phase, guide_of, recommended, rendered, settings_of
+from .filters import Phase
 from .generator import TextDelta, stream, whole
 from .item_writer import ResponseWriter
 from .items import ResponseRequest, renamed
@@ -177,8 +178,10 @@ async def completions(form: CompletionRequest, request: Request, services: Servi
 async def chat(form: ChatRequest, request: Request, services: ServicesDep) -> Response:
     """Generate the next message of a conversation, for models whose tokenizer has a chat template."""
 
-    def writer(calling: Calling) -> ChatWriter:
-        return ChatWriter(form.model, log_probs=form.logprobs, per_prompt=form.n, calling=calling)
+    def writer(calling: Calling, phase: Phase) -> ChatWriter:
+        return ChatWriter(
+            form.model, log_probs=form.logprobs, per_prompt=form.n, calling=calling, phase=phase
+        )
 
     return await _chat(form, request, services, writer)
 
@@ -197,7 +200,7 @@ async def _chat(
     form: ChatRequest,
     request: Request,
     services: Services,
-    writer: Callable[[Calling], ChatWriter | ResponseWriter],
+    writer: Callable[[Calling, Phase], ChatWriter | ResponseWriter],
 ) -> Response:
     pool = services.pool(form.model, "chat")
     form = recommended(form, pool)
@@ -205,11 +208,11 @@ async def _chat(
     urls = pictures_of(form, pool)
     calling = calling_of(form, pool)
     guide = guide_of(form, calling, pool)
-    prompt = rendered(pool, form.messages, calling, form.chat_template_kwargs)
+    prompt = rendered(pool, form.messages, calling, settings_of(form, pool))
     tokens = form.max_completion_tokens or form.max_tokens or pool.positions - 1
     check(form, form.n, tokens, pool)
     check_lengths([prompt], pool, "messages")
-    written = writer(calling)
+    written = writer(calling, first_phase(pool, prompt, guide))
     top = (form.top_logprobs or 0) if form.logprobs else None
     with ExitStack() as held:
         held.enter_context(services.generations.place(pool, form.n * form.beams))

@@ -70,7 +70,6 @@ class Generation(Fields):
         "keep_alive",
         "prediction",
         "priority",
-        "reasoning_effort",
         "verbosity",
     }
     NEUTRAL: ClassVar = {
@@ -159,7 +158,7 @@ Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
 class Message(Fields):
     """One message of a conversation; an earlier answer may be sent back unchanged."""
 
-    HARMLESS: ClassVar = frozenset({"annotations", "id", "reasoning", "reasoning_content", "status"})
+    HARMLESS: ClassVar = frozenset({"annotations", "id", "status"})
     NEUTRAL: ClassVar = {
         "audio": Only((), "of a message is not supported; send its text"),
         "function_call": Only((), "of a message is not supported; send it as tool_calls"),
@@ -171,6 +170,8 @@ class Message(Fields):
     name: Text | None = None
     tool_calls: Annotated[list[CalledTool], Field(fail_fast=True)] = Field(default_factory=list)
     tool_call_id: Text | None = None
+    reasoning_content: Text | None = None
+    reasoning: Text | None = None  # the same, as vLLM names it
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
@@ -221,6 +222,7 @@ class ChatRequest(Generation):
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool = False
     response_format: ResponseFormat | None = None
+    reasoning_effort: Text | None = None
     chat_template_kwargs: Json | None = None  # vLLM's: what the model's chat template knows besides
 
 

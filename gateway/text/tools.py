@@ -18,6 +18,7 @@ from pydantic import Field
 from conch.errors import refused
 
 from ..fields import Fields, Json, Only, Text
+from .filters import begun
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 TAGGED = re.compile(f"{OPEN}(.*?)(?:{CLOSE}|$)", re.DOTALL)
@@ -260,7 +261,7 @@ class CallFilter:
         if self.shown == 0 and self.calling.may_call(self.whole):
             return ""
         at = self.whole.find(OPEN)
-        end = at if at >= 0 else len(self.whole) - _begun(self.whole)
+        end = at if at >= 0 else len(self.whole) - begun(self.whole, OPEN)
         piece, self.shown = self.whole[self.shown : end], max(end, self.shown)
         return piece
 
@@ -272,8 +273,3 @@ class CallFilter:
         if not calls:
             return text[self.shown :], []
         return TAGGED.sub("", self.whole[self.shown :]).rstrip() if OPEN in self.whole else "", calls
-
-
-def _begun(text: str) -> int:
-    """Return how many of the last characters may start a tag."""
-    return next((n for n in range(min(len(OPEN) - 1, len(text)), 0, -1) if text.endswith(OPEN[:n])), 0)

@@ -517,7 +517,7 @@ def test_an_answer_may_be_sent_back(door: tuple[TestClient, FakeTriton]) -> None
     assert chat(door, *history, tools=[{"type": "function"}]).json()["error"]["param"] == "tools"
     harmless = {
         "store": True,
-        "reasoning_effort": "high",
+        "reasoning_effort": "high",  # no variable of this template
         "verbosity": "low",
         "prompt_cache_retention": "24h",
     }

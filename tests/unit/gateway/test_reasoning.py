@@ -1,0 +1,186 @@
+"""Reasoning before an answer: apart from the answer in both APIs, turned off by name, and sent back to the
+model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openai.types.responses import Response
+
+from gateway.text.filters import Phase, ReasoningFilter
+
+from .test_completions import CALL, FakeTriton, chunks
+from .test_responses_api import CALLED, events
+from .test_tools import ADD, TAGGED, gateway
+
+# Qwen 3's, shortened: it reads reasoning_content, and `enable_thinking=false` writes an empty one.
+TEMPLATE = """
+{%- for message in messages %}{{ message.role }}:
+{%- if message.reasoning_content is string %}<think>{{ message.reasoning_content }}</think>{% endif %}
+{{- message.content }}
+{%- if message.tool_calls %} calls{% endif %}
+{% endfor %}assistant:
+{%- if enable_thinking is defined and enable_thinking is false %}<think>
+
+</think>
+
+{% endif %}{% if tools %}{% endif %}"""
+OPENED = "{{ messages[0].content }} </think> <think>\n"  # as DeepSeek-R1's distilled models
+THOUGHT = ("<thi", "nk>\nLet me", " see.\n</th", "ink>\n\nIt is", " 4.")
+Door = tuple[TestClient, FakeTriton]
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    client, fake = gateway(tmp_path_factory.mktemp("reasoning"), TEMPLATE, "guided_decoding")
+    with client:
+        yield client, fake
+
+
+@pytest.fixture
+def door(opened: Door) -> Door:
+    opened[1].__dict__ = FakeTriton().__dict__
+    opened[1].words = THOUGHT
+    return opened
+
+
+def chat(door: Door, *messages: dict[str, Any], **fields: Any) -> Any:
+    conversation = messages or ({"role": "user", "content": "2 + 2?"},)
+    body = {"model": "mini", "messages": conversation, **fields}
+    return door[0].post("/v1/chat/completions", json=body)
+
+
+def streamed(answer: Any) -> dict[str, str]:
+    """Everything that was sent, by the delta's field."""
+    found: dict[str, str] = {}
+    for chunk in chunks(answer):
+        for choice in chunk["choices"]:
+            for name, value in choice["delta"].items():
+                found[name] = found.get(name, "") + value
+    return found
+
+
+def test_reasoning_is_not_the_answer(door: Door) -> None:
+    """Whole and streamed."""
+    message = chat(door).json()["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == ("Let me see.", "It is 4.")
+    found = streamed(chat(door, stream=True))
+    assert (found["reasoning_content"], found["content"]) == ("Let me see.", "It is 4.")
+
+
+def test_an_answer_without_reasoning(door: Door) -> None:
+    door[1].words = ("<this is", " 4.")
+    assert chat(door).json()["choices"][0]["message"] == {
+        "role": "assistant", "content": "<this is 4.", "refusal": None,
+    }  # fmt: skip
+    assert streamed(chat(door, stream=True)) == {"role": "assistant", "content": "<this is 4."}
+
+
+def test_reasoning_that_is_cut(door: Door) -> None:
+    """By max_tokens: there is no answer, and the reason says so."""
+    door[1].words = ("<think>", " Let me")
+    for cut in (chat(door, max_tokens=2), chat(door, max_tokens=2, stream=True)):
+        assert '"finish_reason":"length"' in cut.text.replace(" ", "") and "<think>" not in cut.text
+    choice = chat(door, max_tokens=2).json()["choices"][0]
+    assert (choice["message"]["content"], choice["message"]["reasoning_content"]) == ("", "Let me")
+
+
+def test_a_call_after_reasoning(door: Door) -> None:
+    door[1].words = ("<think>", "I add.", "</think>\n", TAGGED)
+    choice = chat(door, tools=[ADD]).json()["choices"][0]
+    assert choice["finish_reason"] == "tool_calls" and choice["message"]["reasoning_content"] == "I add."
+    assert choice["message"]["tool_calls"][0]["function"]["name"] == "add"
+
+
+def test_a_grammar_leaves_no_room_for_it(door: Door) -> None:
+    door[1].words = ('{"a": "<think>"}',)
+    answer = chat(door, response_format={"type": "json_object"})
+    assert answer.json()["choices"][0]["message"]["content"] == '{"a": "<think>"}'
+
+
+def test_a_prompt_that_opens_it(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Then the answer has only its end."""
+    client, fake = gateway(tmp_path_factory.mktemp("opened"), OPENED)
+    fake.words = ("Let me see.", "</think>", "It is 4.")
+    with client:
+        message = chat((client, fake)).json()["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == ("Let me see.", "It is 4.")
+
+
+@pytest.mark.parametrize(
+    ("fields", "off"),
+    [
+        ({}, False),
+        ({"reasoning_effort": "none"}, True),
+        ({"reasoning_effort": "low"}, False),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, True),
+        ({"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": True}}, False),
+    ],
+)
+def test_it_can_be_turned_off(door: Door, fields: dict[str, Any], off: bool) -> None:
+    chat(door, **fields)
+    assert door[1].asked[-1]["text_input"].item().decode().endswith("</think>\n\n") == off
+    if "reasoning_effort" in fields and len(fields) == 1:
+        body = {"model": "mini", "input": "2 + 2?", "reasoning": {"effort": fields["reasoning_effort"]}}
+        door[0].post("/v1/responses", json=body)
+        assert door[1].asked[-1]["text_input"].item().decode().endswith("</think>\n\n") == off
+
+
+def test_an_effort_that_is_no_text(door: Door) -> None:
+    refused = chat(door, reasoning_effort=3)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "reasoning_effort")
+
+
+@pytest.mark.parametrize(
+    "names", [("reasoning_content",), ("reasoning",), ("reasoning", "reasoning_content")]
+)
+def test_the_model_reads_what_it_thought(door: Door, names: tuple[str, ...]) -> None:
+    question = {"role": "user", "content": "2 + 2?"}
+    called = {"role": "assistant", "content": "", "tool_calls": [CALL], **dict.fromkeys(names, "I add.")}
+    chat(door, question, called, {"role": "tool", "tool_call_id": CALL["id"], "content": "4"})
+    prompt = door[1].asked[-1]["text_input"].item().decode()
+    assert "assistant:<think>I add.</think> calls" in prompt
+
+
+def test_responses(door: Door) -> None:
+    """An item of its own, which may be sent back."""
+    body = {"model": "mini", "input": "2 + 2?"}
+    whole = Response.model_validate(door[0].post("/v1/responses", json=body).json(), strict=True)
+    found = events(door[0].post("/v1/responses", json={**body, "stream": True}))
+    for response in (whole, found[-1].response):
+        reasoning, message = response.output
+        assert (reasoning.type, reasoning.content[0].text) == ("reasoning", "Let me see.")
+        assert (message.content[0].text, response.output_text) == ("It is 4.", "It is 4.")
+    kinds = list(dict.fromkeys(event.type.removeprefix("response.") for event in found))
+    assert kinds.index("reasoning_text.done") < kinds.index("output_text.delta")
+    at = {event.type: event.output_index for event in found if hasattr(event, "output_index")}
+    assert (at["response.reasoning_text.delta"], at["response.output_text.delta"]) == (0, 1)
+    result = {"type": "function_call_output", "call_id": CALLED["call_id"], "output": "4"}
+    thought = whole.output[0].model_dump(exclude_none=True)
+    sent = [{"role": "user", "content": "2 + 2?"}, thought, CALLED, result]
+    assert door[0].post("/v1/responses", json={**body, "input": sent}).status_code == 200
+    assert "<think>Let me see.</think> calls" in door[1].asked[-1]["text_input"].item().decode()
+
+
+@settings(max_examples=200, deadline=None, database=None, derandomize=True)
+@given(
+    parts=st.lists(st.sampled_from(["<think>", "</think>", " so", "\n", "<", "4"]), max_size=6),
+    cuts=st.lists(st.integers(1, 7), min_size=1, max_size=5),
+    phase=st.sampled_from(list(Phase)),
+)
+def test_however_a_text_is_cut(parts: list[str], cuts: list[int], phase: Phase) -> None:
+    """Its pieces are the whole text's."""
+    text, filtered = "".join(parts), ReasoningFilter(phase)
+    at, n, pieces = 0, 0, list[tuple[str, str]]()
+    while at < len(text):
+        pieces.append(filtered.add(text[at : at + cuts[n % len(cuts)]]))
+        at, n = at + cuts[n % len(cuts)], n + 1
+    pieces.append(filtered.add("", last=True))
+    whole = ReasoningFilter(phase).add(text, last=True)
+    assert tuple("".join(part) for part in zip(*pieces, strict=True)) == whole
