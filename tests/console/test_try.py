@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import re
 import subprocess
@@ -258,6 +259,28 @@ def test_an_answer_is_made_again_under_a_system_prompt(opened: Opener) -> None:
     assert sent[0] == sent[1]
     assert [message["role"] for message in sent[0]] == ["system", "user"]
     expect(page.locator(".message.assistant")).to_have_count(1)
+
+
+def test_reasoning_is_apart(opened: Opener) -> None:
+    """As a model that reasons would answer; none of the miniatures does."""
+    page = opened("text")
+    deltas = ({"reasoning_content": "2 and 2 "}, {"reasoning_content": "are 4."}, {"content": "\n\nFour."})
+    chunks = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+    body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+    page.route(
+        "**/v1/chat/completions",
+        lambda route: route.fulfill(body=body, headers={"content-type": "text/event-stream"}),
+    )
+    page.get_by_label("Kind").select_option("chat")
+    page.get_by_label("Prompt", exact=True).fill("2 + 2?")
+    page.get_by_role("button", name="Generate", exact=True).click()
+    expect(page.get_by_role("button", name="Regenerate")).to_be_visible(timeout=SECONDS)
+    message = page.locator(".message.assistant")
+    expect(message.get_by_text("2 and 2 are 4.")).to_be_hidden()
+    message.get_by_text("Reasoning").click()
+    expect(message.get_by_text("2 and 2 are 4.")).to_be_visible()
+    expect(message.get_by_text("Four.")).to_be_visible()
+    screenshot(page, "reasoning")
 
 
 MARKDOWN = """# Bread & <b>butter</b>

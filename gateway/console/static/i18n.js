@@ -162,6 +162,7 @@ const TEXTS = {
   "text.answer": ["Answer", "Respuesta"],
   "text.user": ["You", "Usted"],
   "text.assistant": ["Model", "Modelo"],
+  "text.reasoning": ["Reasoning", "Razonamiento"],
   "text.writing": ["Writing…", "Escribiendo…"],
   "text.empty": ["Enter a prompt first.", "Escriba primero una entrada."],
   "text.nothing": [

@@ -136,7 +136,7 @@ export function mount(state, say) {
     const sent = body();
     turns.at(-2)?.offer();
     const reply = put(new Message("assistant", ""));
-    await ask("/v1/chat/completions", sent, (piece) => reply.add(piece));
+    await ask("/v1/chat/completions", sent, (piece) => reply.add(piece), (piece) => reply.think(piece));
     if (!turns.includes(reply)) return;
     if (reply.text)
       reply.offer(h("button", { type: "button", class: "small", onclick: () => again() }, t("text.again")));
@@ -154,7 +154,7 @@ export function mount(state, say) {
     await answer();
   }
 
-  async function ask(path, sent, show) {
+  async function ask(path, sent, show, think) {
     busy(true);
     const own = running;
     say(t("text.writing"));
@@ -166,6 +166,7 @@ export function mount(state, say) {
           show(piece);
           output.scrollTop = output.scrollHeight;
         },
+        think,
         tell: (sentence) => facts.replaceChildren(sentence),
       });
       say("");

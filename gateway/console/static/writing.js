@@ -17,8 +17,8 @@ export function log(id) {
   });
 }
 
-/** A message of a conversation. `text`: all of it, as it was written; `add` appends a piece, `offer` puts
- * buttons below it. What a model writes is shown as Markdown. */
+/** A message of a conversation. `text`: all of it, as it was written; `add` appends a piece, `think` one of the
+ * reasoning before it, `offer` puts buttons below it. What a model writes is shown as Markdown. */
 export class Message {
   constructor(role, text, ...others) {
     this.role = role;
@@ -38,6 +38,14 @@ export class Message {
     this.drawing ??= requestAnimationFrame(() => this.draw());
   }
 
+  think(piece) {
+    if (!this.thoughts) {
+      this.thoughts = h("div", { class: "body" });
+      this.body.before(h("details", {}, h("summary", {}, t("text.reasoning")), this.thoughts));
+    }
+    this.thoughts.append(piece);
+  }
+
   draw() {
     cancelAnimationFrame(this.drawing);
     this.drawing = undefined;
@@ -52,11 +60,12 @@ export class Message {
   }
 }
 
-/** Ask for a text: `show` gets each piece, `tell` a sentence with counts and times at the end.
+/** Ask for a text: `show` gets each piece, `think` each of the reasoning before it, `tell` a sentence with counts and
+ * times at the end.
  *
  * Throws an ApiError where nothing came, and an AbortError where `signal` stopped it.
  */
-export async function written(path, sent, signal, { show, tell }) {
+export async function written(path, sent, signal, { show, think, tell }) {
   const started = performance.now();
   let first = null;
   const options = {
@@ -68,6 +77,7 @@ export async function written(path, sent, signal, { show, tell }) {
   for await (const event of events(await request(path, options))) {
     const choice = event.choices?.[0];
     const piece = choice?.text ?? choice?.delta?.content;
+    if (choice?.delta?.reasoning_content) think?.(choice.delta.reasoning_content);
     if (piece) {
       first ??= performance.now();
       show(piece);
