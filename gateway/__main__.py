@@ -11,14 +11,12 @@ from contextlib import suppress
 from types import FrameType
 
 import uvicorn
-from pydantic import ValidationError
 
 from conch import blas, proxies
 
 os.environ.update(blas.settings())  # numpy's library reads them when it is loaded
 
 from .app import create_app
-from .explanations import explained
 from .observe import log_json_lines
 from .settings import Settings
 
@@ -63,20 +61,12 @@ def main() -> None:
     keep_memory()
     proxies.forget()
     log_json_lines()
-    host, port = (
-        os.environ.get("CONCH_GATEWAY_HOST", "127.0.0.1"),
-        int(os.environ.get("CONCH_GATEWAY_PORT", "8090")),
-    )
-    try:
-        settings = Settings()
-    except ValidationError as error:
-        row = error.errors()[0]
-        sys.exit(f"gateway: CONCH_{str(row['loc'][0]).upper()}{explained([row])}; change it, or unset it")
+    settings = Settings.of_environment("gateway")
     app = create_app(settings)
     config = uvicorn.Config(
         app,
-        host=host,
-        port=port,
+        host=settings.gateway_host,
+        port=settings.gateway_port,
         uds=sys.argv[1] if len(sys.argv) > 1 else None,
         access_log=False,
         log_level="warning",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from .explanations import explained
 
 
 def _proxy(value: str) -> str:
@@ -27,6 +30,8 @@ class Settings(BaseSettings):
         pattern=r"^(http://[^/@\s]+:\d{1,5}/?|unix:.+)$",
         description="nginx's internal KServe listener: http://HOST:PORT, or unix:PATH",
     )
+    gateway_host: str = Field("127.0.0.1", description="address on which the gateway listens")
+    gateway_port: int = Field(8090, gt=0, lt=65536, description="port on which the gateway listens")
     gateways: int = Field(
         1,
         gt=0,
@@ -110,6 +115,17 @@ class Settings(BaseSettings):
     index_wait_seconds: float = Field(
         5, ge=0, description="how long a response waits for a file that is added to a vector store"
     )
+
+    @classmethod
+    def of_environment(cls, program: str) -> Settings:
+        """Return the settings; the process ends with a sentence where one is not valid."""
+        try:
+            return cls()
+        except ValidationError as error:
+            row = error.errors()[0]
+            sys.exit(
+                f"{program}: CONCH_{str(row['loc'][0]).upper()}{explained([row])}; change it, or unset it"
+            )
 
     @property
     def allowed_hosts(self) -> frozenset[str]:

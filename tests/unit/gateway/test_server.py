@@ -63,3 +63,22 @@ def test_a_gateway_ends_when_it_is_told(
     assert client.get("/health/live").json() == {"status": "live"}
     process.send_signal(number)
     assert process.wait(10) == (-signal.SIGTERM if number == signal.SIGTERM else 0)
+
+
+@pytest.mark.parametrize("program", ["gateway", "gateway.retrieval check"])
+@pytest.mark.parametrize(
+    ("variable", "value", "says"),
+    [
+        ("CONCH_GATEWAY_PORT", "80a", 'CONCH_GATEWAY_PORT must be a valid integer, not "80a"'),
+        ("CONCH_GATEWAY_PORT", "70000", "CONCH_GATEWAY_PORT must be less than 65536, not"),
+        ("CONCH_KSERVE_URL", "https://a", "CONCH_KSERVE_URL"),
+    ],
+)
+def test_a_setting_that_is_not_valid_is_named(program: str, variable: str, value: str, says: str) -> None:
+    """In one sentence, without a traceback."""
+    environment = {**os.environ, "CONCH_DEPLOYMENT": "plan.json", variable: value}
+    done = subprocess.run(
+        [sys.executable, "-m", *program.split()], env=environment, capture_output=True, text=True, check=False
+    )
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 1 and says in line and line.endswith("; change it, or unset it")
