@@ -18,7 +18,7 @@ os.environ.update(blas.settings())  # numpy's library reads them when it is load
 
 from .app import create_app
 from .observe import log_json_lines
-from .settings import Settings
+from .settings import Address, Settings
 
 # mallopt(3): bytes from which an array is mapped by itself, those that may stay free at a heap's end, and how
 # many heaps there are, which threads share.
@@ -61,12 +61,12 @@ def main() -> None:
     keep_memory()
     proxies.forget()
     log_json_lines()
-    settings = Settings.of_environment("gateway")
+    settings, address = Settings.of("gateway"), Address.of("gateway")
     app = create_app(settings)
     config = uvicorn.Config(
         app,
-        host=settings.gateway_host,
-        port=settings.gateway_port,
+        host=address.gateway_host,
+        port=address.gateway_port,
         uds=sys.argv[1] if len(sys.argv) > 1 else None,
         access_log=False,
         log_level="warning",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -19,10 +19,32 @@ def _proxy(value: str) -> str:
     return value
 
 
-class Settings(BaseSettings):
+class Environment(BaseSettings):
     """Each field is the variable CONCH_<NAME>."""
 
     model_config = SettingsConfigDict(env_prefix="CONCH_", extra="ignore")
+
+    @classmethod
+    def of(cls, program: str) -> Self:
+        """Return the settings; the process ends with a sentence where one is not valid."""
+        try:
+            return cls()
+        except ValidationError as error:
+            row = error.errors()[0]
+            missing = row["type"] == "missing"
+            told = " is not set; set it" if missing else f"{explained([row])}; change it, or unset it"
+            sys.exit(f"{program}: CONCH_{str(row['loc'][0]).upper()}{told}")
+
+
+class Address(Environment):
+    """Where the gateway listens, if not on a socket."""
+
+    gateway_host: str = "127.0.0.1"
+    gateway_port: int = Field(8090, gt=0, lt=65536)
+
+
+class Settings(Environment):
+    """What the gateway does."""
 
     deployment: Path = Field(description="deployment.json, written by the plan: pools and instances")
     kserve_url: str = Field(
@@ -30,8 +52,6 @@ class Settings(BaseSettings):
         pattern=r"^(http://[^/@\s]+:\d{1,5}/?|unix:.+)$",
         description="nginx's internal KServe listener: http://HOST:PORT, or unix:PATH",
     )
-    gateway_host: str = Field("127.0.0.1", description="address on which the gateway listens")
-    gateway_port: int = Field(8090, gt=0, lt=65536, description="port on which the gateway listens")
     gateways: int = Field(
         1,
         gt=0,
@@ -115,17 +135,6 @@ class Settings(BaseSettings):
     index_wait_seconds: float = Field(
         5, ge=0, description="how long a response waits for a file that is added to a vector store"
     )
-
-    @classmethod
-    def of_environment(cls, program: str) -> Settings:
-        """Return the settings; the process ends with a sentence where one is not valid."""
-        try:
-            return cls()
-        except ValidationError as error:
-            row = error.errors()[0]
-            sys.exit(
-                f"{program}: CONCH_{str(row['loc'][0]).upper()}{explained([row])}; change it, or unset it"
-            )
 
     @property
     def allowed_hosts(self) -> frozenset[str]:

@@ -214,12 +214,13 @@ def _bounded(parts: Sequence[Part], sounds: Sounds) -> Iterator[Part]:
 def _moved(words: Sequence[TimedWord], old: Span, new: Span) -> list[TimedWord]:
     """Return the words of a part with new times: the outermost move with an edge that they touch."""
     spans = [word.span for word in words]
-    first, last = min((begin for begin, _ in spans), default=0.0), max((end for _, end in spans), default=0.0)
+    first = min(range(len(spans)), key=lambda i: spans[i][0], default=0)
+    last = max(range(len(spans)), key=lambda i: (spans[i][1], i), default=0)
     moved = list[TimedWord]()
-    for word in words:
+    for i, word in enumerate(words):
         begin, end = word.span
-        to_begin = begin == first and begin <= old[0] + TUNING.segment_edge
-        to_end = end == last and end >= old[1] - TUNING.segment_edge
+        to_begin = i == first and begin <= old[0] + TUNING.segment_edge
+        to_end = i == last and end >= old[1] - TUNING.segment_edge
         begin = new[0] if to_begin else min(max(begin, new[0]), new[1])
         moved.append(TimedWord(word.text, (begin, new[1] if to_end else min(max(end, begin), new[1]))))
     return moved

@@ -23,7 +23,7 @@ from .model import SpeechModel
 from .options import Options
 from .sounds import between
 from .stretches import Stretches, TranscribeWindows
-from .transcript import Transcript, completed, first_segments, is_known, joined, not_before
+from .transcript import Transcript, completed, first_segments, is_known, joined, ordered
 from .tuning import TUNING
 from .vad import Span
 from .windows import ENDED, SECONDS, Window, halves, missed
@@ -244,9 +244,8 @@ class Transcriber:
         end inside a sentence would be guessed there, and so would the next start.
         """
         held: Window | None = None
-        ended = (
-            0.0  # the cut may lie in the text's last word, so the next window may have its first inside it
-        )
+        # A cut may lie in a text's last word: the next window's first word then begins inside it.
+        ended = 0.0
         async for window in _and_none(windows):
             if window:
                 held = held.followed(window) if held else window
@@ -264,7 +263,7 @@ class Transcriber:
                     options = replace(options, language=language, prompt=context(options, part))
                 held = held.part(part.duration, held.seconds)
                 held = held if held.goes_on or _more(held) else None
-                part = not_before(part, ended)
+                part = ordered(part, ended, spoken=options.task == "transcribe")
                 ended = max((segment.end for segment in part.segments), default=ended)
                 yield part
 

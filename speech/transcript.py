@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
+from typing import TypeVar
 
 from conch.whisper import BLANKLESS
 
@@ -47,6 +49,9 @@ class Word:
     end: float
     speaker: str = ""
     overlap: bool = False
+
+
+Timed = TypeVar("Timed", Segment, Word)
 
 
 @dataclass(frozen=True)
@@ -105,14 +110,23 @@ def joined(parts: Sequence[Transcript]) -> Transcript:
     )
 
 
-def not_before(part: Transcript, time: float) -> Transcript:
-    """Return a transcript in which nothing begins before a time, in seconds of the recording."""
+def ordered(part: Transcript, time: float, *, spoken: bool) -> Transcript:
+    """Return a transcript in which nothing begins before a time, in seconds of the recording, nor before what
+    precedes it has ended. Only `spoken` words are in the order of the sound, not those of a translation.
+    """
     return replace(
         part,
-        segments=tuple(
-            replace(one, start=max(one.start, time), end=max(one.end, time)) for one in part.segments
-        ),
-        words=tuple(replace(one, start=max(one.start, time), end=max(one.end, time)) for one in part.words),
+        segments=_ordered(part.segments, time, spoken=True),
+        words=_ordered(part.words, time, spoken=spoken),
+    )
+
+
+def _ordered(several: Sequence[Timed], time: float, *, spoken: bool) -> tuple[Timed, ...]:
+    starts: list[float] = [max(one.start, time) for one in several]
+    following = [*starts[1:], inf] if spoken else [inf] * len(starts)
+    return tuple(
+        replace(one, start=start, end=max(start, min(one.end, after)))
+        for one, start, after in zip(several, starts, following, strict=False)
     )
 
 
@@ -121,11 +135,12 @@ def first_segments(part: Transcript, count: int) -> Transcript:
     if count == len(part.segments):
         return part
     segments = part.segments[:count]
+    end = segments[-1].end
     return replace(
         part,
         text=part.joint.join(segment.text for segment in segments),
         segments=segments,
-        words=tuple(word for word in part.words if word.start < segments[-1].end),
+        words=tuple(word for word in part.words if word.start < end or word.end <= end),
     )
 
 

@@ -52,7 +52,7 @@ async def run(options: argparse.Namespace, library: Library) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return exit status 0, or 1 with one sentence."""
-    options, settings = parsed(arguments), Settings.of_environment("retrieval")
+    options, settings = parsed(arguments), Settings.of("retrieval")
     try:
         if options.command == "backup":
             if not settings.documents_url.startswith("sqlite:"):

@@ -106,7 +106,7 @@ def _parsed(text: str) -> ChatTemplate:
         ARGUMENTS[parameters],
         "developer" in text,
         f"length != {ID_LENGTH}" in text,
-        ANSWER in text,
+        THINK in text or ANSWER in text,
         frozenset(known),
     )
 
@@ -185,12 +185,14 @@ def _short(name: str) -> str:
     return name if plain else hashlib.sha256(name.encode()).hexdigest()[:ID_LENGTH]
 
 
-def settings_of(form: ChatRequest, pool: Pool) -> dict[str, Any]:
+def settings_of(form: ChatRequest, pool: Pool, guide: tuple[str, str] | None) -> dict[str, Any]:
     """Return further variables of the template: the request's own, and `reasoning_effort` as the template
-    reads it; "none" turns off what `enable_thinking` turns on.
+    reads it. "none" turns off what `enable_thinking` turns on, and so does a grammar.
     """
     known, effort = template_of(pool).known, form.reasoning_effort
-    own = {"reasoning_effort": effort, "enable_thinking": effort != "none"} if effort else {}
+    own: dict[str, Any] = {"reasoning_effort": effort} if effort else {}
+    if effort or guide:
+        own["enable_thinking"] = effort != "none" and not guide
     return {name: own[name] for name in own if name in known} | (form.chat_template_kwargs or {})
 
 

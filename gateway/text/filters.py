@@ -9,7 +9,7 @@ from enum import Enum
 THINK, ANSWER = "<think>", "</think>"
 
 
-def begun(text: str, mark: str) -> int:
+def partial_end(text: str, mark: str) -> int:
     """Return how many of the last characters may start the mark."""
     return next((n for n in range(min(len(mark) - 1, len(text)), 0, -1) if text.endswith(mark[:n])), 0)
 
@@ -29,7 +29,7 @@ class StopSequenceFilter:
         if found:
             self.stopped = True
             return whole[: min(found)]
-        keep = 0 if last else max((begun(whole, stop) for stop in self.stops), default=0)
+        keep = 0 if last else max((partial_end(whole, stop) for stop in self.stops), default=0)
         self.held = whole[len(whole) - keep :]
         return whole[: len(whole) - keep]
 
@@ -48,18 +48,22 @@ class ReasoningFilter:
 
     phase: Phase = Phase.ANSWER
     held: str = field(default="", init=False)
+    begun: bool = field(default=False, init=False)
     shown: bool = field(default=False, init=False)
 
     def add(self, text: str, *, last: bool = False) -> tuple[str, str]:
         """Return the reasoning and the answer that can be sent now."""
         whole, self.held = self.held + text, ""
-        if self.phase is Phase.START:
+        if not self.begun and self.phase is not Phase.ANSWER:
             start = whole.lstrip()
             if not last and start != THINK and THINK.startswith(start):
                 self.held = whole
                 return "", ""
-            thinks = start.startswith(THINK)
-            self.phase, whole = (Phase.REASONING, start[len(THINK) :]) if thinks else (Phase.ANSWER, whole)
+            self.begun = True
+            if start.startswith(THINK):
+                self.phase, whole = Phase.REASONING, start[len(THINK) :]
+            elif self.phase is Phase.START:
+                self.phase = Phase.ANSWER
         if self.phase is Phase.ANSWER:
             return "", whole
         whole = whole if self.shown else whole.lstrip()
@@ -67,7 +71,7 @@ class ReasoningFilter:
         if closed:
             self.phase = Phase.ANSWER
             return reasoning.rstrip(), answer
-        kept = reasoning if last else reasoning[: len(reasoning) - begun(reasoning, ANSWER)].rstrip()
+        kept = reasoning if last else reasoning[: len(reasoning) - partial_end(reasoning, ANSWER)].rstrip()
         self.held = reasoning[len(kept) :]
         self.shown = self.shown or bool(kept)
         return kept, ""

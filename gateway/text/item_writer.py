@@ -106,7 +106,7 @@ class ResponseWriter:
             text += rest
         text = text if self.message.text else text.lstrip()
         yield from self._grown(self.thoughts, thought)
-        if text or piece.finish:
+        if piece.finish or self.reasoning.phase is Phase.ANSWER:
             yield from self._ended(self.thoughts)
         yield from self._grown(self.message, text)
         if piece.finish:
@@ -173,7 +173,8 @@ class ResponseWriter:
         return self._event(kind, **where, output_index=self.texts.index(item), **fields)
 
     def _shown(self, item: TextItem) -> dict[str, Any]:
-        return item.shown("incomplete" if self.cut and item is self.texts[-1] else "completed")
+        cut = self.cut and (item is self.message or self.reasoning.phase is not Phase.ANSWER)
+        return item.shown("incomplete" if cut else "completed")
 
     def _response(self, status: str, usage: Mapping[str, int] | None) -> dict[str, Any]:
         form = self.form

@@ -242,28 +242,40 @@ class ResponseRequest(Fields):
         }
 
     def _messages(self) -> Iterator[dict[str, Any]]:
-        """Convert the items; successive calls become one message. Reasoning is part of what follows it."""
+        """Convert the items; successive calls become one message. Reasoning is the assistant's: in the
+        message after it, or in one of its own.
+        """
         if self.instructions:
             yield {"role": "system", "content": self.instructions}
         items: Sequence[Item] = (
             [InputMessage(role="user", content=self.input)] if isinstance(self.input, str) else self.input
         )
-        calls: list[dict[str, Any]] = []
-        thought: dict[str, str] = {}
+        calls, thoughts = list[dict[str, Any]](), list[str]()
         for item in items:
-            if isinstance(item, ReasoningItem):
-                thought = {"reasoning_content": item.text}
-                continue
             if isinstance(item, FunctionCall):
                 calls.append(item.call())
                 continue
             if calls:
-                yield {"role": "assistant", "content": "", "tool_calls": calls, **thought}
-                calls, thought = [], {}
-            yield item.message() | (thought if isinstance(item, InputMessage) else {})
-            thought = {}
+                yield {"role": "assistant", "content": "", "tool_calls": calls, **_reasoning(thoughts)}
+                calls, thoughts = [], []
+            if isinstance(item, ReasoningItem):
+                thoughts += [item.text] if item.text else []
+                continue
+            message = item.message()
+            if message["role"] == "assistant":
+                message |= _reasoning(thoughts)
+            elif thoughts:
+                yield {"role": "assistant", "content": "", **_reasoning(thoughts)}
+            thoughts = []
+            yield message
         if calls:
             raise refused("input", "ends with a function_call; send its function_call_output, too")
+        if thoughts:
+            raise refused("input", "ends with reasoning; send what follows it, or omit it")
+
+
+def _reasoning(thoughts: Sequence[str]) -> dict[str, str]:
+    return {"reasoning_content": "\n".join(thoughts)} if thoughts else {}
 
 
 def renamed(error: ApiError) -> ApiError:

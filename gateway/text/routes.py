@@ -208,7 +208,7 @@ async def _chat(
     urls = pictures_of(form, pool)
     calling = calling_of(form, pool)
     guide = guide_of(form, calling, pool)
-    prompt = rendered(pool, form.messages, calling, settings_of(form, pool))
+    prompt = rendered(pool, form.messages, calling, settings_of(form, pool, guide))
     tokens = form.max_completion_tokens or form.max_tokens or pool.positions - 1
     check(form, form.n, tokens, pool)
     check_lengths([prompt], pool, "messages")

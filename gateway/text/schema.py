@@ -115,6 +115,8 @@ class Generation(Fields):
 class CompletionRequest(Generation):
     """Body of /v1/completions."""
 
+    HARMLESS: ClassVar = Generation.HARMLESS | {"reasoning_effort"}
+
     prompt: Text | Texts | Ids | Annotated[list[Ids], Field(fail_fast=True)]
     best_of: int | None = Field(None, ge=1, le=16)
     echo: bool = False

@@ -18,7 +18,7 @@ from pydantic import Field
 from conch.errors import refused
 
 from ..fields import Fields, Json, Only, Text
-from .filters import begun
+from .filters import partial_end
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 TAGGED = re.compile(f"{OPEN}(.*?)(?:{CLOSE}|$)", re.DOTALL)
@@ -261,7 +261,7 @@ class CallFilter:
         if self.shown == 0 and self.calling.may_call(self.whole):
             return ""
         at = self.whole.find(OPEN)
-        end = at if at >= 0 else len(self.whole) - begun(self.whole, OPEN)
+        end = at if at >= 0 else len(self.whole) - partial_end(self.whole, OPEN)
         piece, self.shown = self.whole[self.shown : end], max(end, self.shown)
         return piece
 

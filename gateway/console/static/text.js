@@ -131,14 +131,14 @@ export function mount(state, say) {
     await ask("/v1/completions", sent, (piece) => made.append(piece));
   }
 
-  /** The next message of the conversation; a question without an answer goes back to where it was typed. */
+  /** The next message of the conversation; a question without one, and without reasoning, goes back to where it was typed. */
   async function answer() {
     const sent = body();
     turns.at(-2)?.offer();
     const reply = put(new Message("assistant", ""));
     await ask("/v1/chat/completions", sent, (piece) => reply.add(piece), (piece) => reply.think(piece));
     if (!turns.includes(reply)) return;
-    if (reply.text)
+    if (reply.text || reply.thoughts)
       reply.offer(h("button", { type: "button", class: "small", onclick: () => again() }, t("text.again")));
     else {
       const [question] = turns.splice(-2);

@@ -63,11 +63,12 @@ export class Message {
 /** Ask for a text: `show` gets each piece, `think` each of the reasoning before it, `tell` a sentence with counts and
  * times at the end.
  *
- * Throws an ApiError where nothing came, and an AbortError where `signal` stopped it.
+ * Throws an ApiError where no text came, and an AbortError where `signal` stopped it.
  */
 export async function written(path, sent, signal, { show, think, tell }) {
   const started = performance.now();
   let first = null;
+  let empty = true;
   const options = {
     method: "POST",
     body: JSON.stringify(sent),
@@ -77,15 +78,17 @@ export async function written(path, sent, signal, { show, think, tell }) {
   for await (const event of events(await request(path, options))) {
     const choice = event.choices?.[0];
     const piece = choice?.text ?? choice?.delta?.content;
-    if (choice?.delta?.reasoning_content) think?.(choice.delta.reasoning_content);
+    const thought = choice?.delta?.reasoning_content;
+    if (piece || thought) first ??= performance.now();
+    if (thought) think?.(thought);
     if (piece) {
-      first ??= performance.now();
+      empty = false;
       show(piece);
     }
     if (event.usage) tell(facts(event.usage, started, first));
   }
   if (signal.aborted) throw new DOMException("", "AbortError");
-  if (first === null) throw new ApiError(200, t("text.nothing"));
+  if (empty) throw new ApiError(200, t("text.nothing"));
 }
 
 function facts({ prompt_tokens: read, completion_tokens: made }, started, first) {

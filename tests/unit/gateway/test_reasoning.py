@@ -168,6 +168,75 @@ def test_responses(door: Door) -> None:
     assert "<think>Let me see.</think> calls" in door[1].asked[-1]["text_input"].item().decode()
 
 
+THOUGHT_OF = {"type": "reasoning", "summary": []}
+
+
+def reasoning(*texts: str) -> dict[str, Any]:
+    return {**THOUGHT_OF, "content": [{"type": "reasoning_text", "text": text} for text in texts]}
+
+
+@pytest.mark.parametrize(
+    ("items", "prompt"),
+    [
+        # cut by max_output_tokens: it was the assistant's
+        ([reasoning("A"), {"role": "user", "content": "go on"}], "assistant:<think>A</think>user:go on"),
+        (
+            [
+                reasoning("A"),
+                CALLED,
+                reasoning("B"),
+                {**CALLED, "call_id": "2"},
+                {"role": "user", "content": "x"},
+            ],
+            "assistant:<think>A</think> callsassistant:<think>B</think> callsuser:x",
+        ),
+        (
+            [CALLED, reasoning("B"), {"role": "assistant", "content": "x"}],
+            "assistant: callsassistant:<think>B</think>x",
+        ),
+        ([THOUGHT_OF, {"role": "assistant", "content": "x"}], "assistant:x"),
+    ],
+)
+def test_reasoning_belongs_to_what_follows(door: Door, items: list[Any], prompt: str) -> None:
+    sent = {"model": "mini", "input": [{"role": "user", "content": "q"}, *items]}
+    assert door[0].post("/v1/responses", json=sent).status_code == 200
+    asked = door[1].asked[-1]["text_input"].item().decode()
+    assert asked.removesuffix("assistant:").removeprefix("user:q") == prompt
+
+
+def test_reasoning_at_the_end_of_an_input(door: Door) -> None:
+    sent = {"model": "mini", "input": [{"role": "user", "content": "q"}, reasoning("A")]}
+    refused = door[0].post("/v1/responses", json=sent)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input")
+
+
+def test_a_cut_answer_has_whole_reasoning(door: Door) -> None:
+    """Its end is told before the answer, though a possible call holds that back."""
+    door[1].words = ("<think>a", "</think>\n", '{"a": 1')
+    add = {"type": "function", "name": "add", "parameters": {}}
+    body = {"model": "mini", "input": "2 + 2?", "tools": [add], "max_output_tokens": 3, "stream": True}
+    found = events(door[0].post("/v1/responses", json=body))
+    (done,) = [event.item for event in found if event.type == "response.output_item.done"][:1]
+    thought, message = found[-1].response.output
+    assert (found[-1].type, done.status, thought.status) == ("response.incomplete", "completed", "completed")
+    assert message.status == "incomplete"
+
+
+def test_a_grammar_turns_it_off(door: Door) -> None:
+    chat(door, response_format={"type": "json_object"})
+    assert door[1].asked[-1]["text_input"].item().decode().endswith("</think>\n\n")
+
+
+def test_completions_take_the_field(door: Door) -> None:
+    """It changes nothing there."""
+    body = {"model": "mini", "prompt": "x", "reasoning_effort": "low"}
+    assert door[0].post("/v1/completions", json=body).status_code == 200
+
+
+def test_a_tag_that_the_prompt_has_too() -> None:
+    assert ReasoningFilter(Phase.REASONING).add("<think>\nx</think>y", last=True) == ("x", "y")
+
+
 @settings(max_examples=200, deadline=None, database=None, derandomize=True)
 @given(
     parts=st.lists(st.sampled_from(["<think>", "</think>", " so", "\n", "<", "4"]), max_size=6),

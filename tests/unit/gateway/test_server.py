@@ -65,13 +65,18 @@ def test_a_gateway_ends_when_it_is_told(
     assert process.wait(10) == (-signal.SIGTERM if number == signal.SIGTERM else 0)
 
 
-@pytest.mark.parametrize("program", ["gateway", "gateway.retrieval check"])
 @pytest.mark.parametrize(
-    ("variable", "value", "says"),
+    ("program", "variable", "value", "says"),
     [
-        ("CONCH_GATEWAY_PORT", "80a", 'CONCH_GATEWAY_PORT must be a valid integer, not "80a"'),
-        ("CONCH_GATEWAY_PORT", "70000", "CONCH_GATEWAY_PORT must be less than 65536, not"),
-        ("CONCH_KSERVE_URL", "https://a", "CONCH_KSERVE_URL"),
+        ("gateway", "CONCH_GATEWAY_PORT", "80a", 'CONCH_GATEWAY_PORT must be a valid integer, not "80a"'),
+        ("gateway", "CONCH_GATEWAY_PORT", "70000", "CONCH_GATEWAY_PORT must be less than 65536, not"),
+        ("gateway", "CONCH_KSERVE_URL", "https://a", "CONCH_KSERVE_URL"),
+        (
+            "gateway.retrieval check",
+            "CONCH_DECODE_SECONDS",
+            "0",
+            "CONCH_DECODE_SECONDS must be greater than 0",
+        ),
     ],
 )
 def test_a_setting_that_is_not_valid_is_named(program: str, variable: str, value: str, says: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from speech.attempt import attempt_of
 from speech.options import Options
 from speech.pauses import SpeechPiece, TimedWord
 from speech.sounds import sounding
-from speech.transcript import completed, joined
+from speech.transcript import Segment, Transcript, Word, completed, first_segments, joined, ordered
 from speech.windows import Window
 
 SECONDS = 20
@@ -254,7 +254,7 @@ def test_a_windows_first_word_begins_where_it_is_said(
 
 
 def test_words_never_overlap() -> None:
-    """The model's timestamp lies behind the first word, and the sound begins inside it."""
+    """The model's timestamp is after the first word, and the sound begins inside it."""
     words = said(("The", 1.0, 1.28), ("fox", 1.28, 1.6), ("ran", 1.6, 1.98), (".", 1.98, 2.0))
     _, placed = cut([piece(" The", " fox", " ran", ".", span=(1.3, 1.96))], words, heard(((1.1, 2.0),)))
     assert [word.span for word in placed] == [
@@ -263,6 +263,14 @@ def test_words_never_overlap() -> None:
         (1.6, 1.98),
         (1.98, pytest.approx(2.0, abs=0.03)),
     ]
+
+
+def test_words_without_length_do_not_move_others() -> None:
+    """Alignment gives two tokens one frame now and then."""
+    words = said(("The", 1.0, 1.3), ("fox", 1.3, 2.0), ("ran", 2.0, 2.0), ("It", 3.0, 3.5))
+    pieces = [piece(" The", " fox", " ran", span=(1.0, 2.0)), piece(" It", span=(3.0, 3.5))]
+    _, placed = cut(pieces, words, heard(((1.0, 2.3), (3.0, 3.5))))
+    assert all(before.span[1] <= after.span[0] for before, after in pairwise(placed))
 
 
 @pytest.mark.parametrize(
@@ -528,3 +536,21 @@ def test_translations_have_blanks() -> None:
         assert joined([found, found]).text == blank.join([found.text] * 2)
         more = replace(found, segments=found.segments[1:])
         assert completed(found, more).text == blank.join(["The fox ran.", 'It "hid".', 'It "hid".'])
+
+
+def test_what_is_found_later_overlaps_nothing() -> None:
+    """Nor does it begin before the window before has ended. Words of a translation keep their times."""
+    segments = tuple(Segment(begin, end, "a", (), 0.0, 0.0) for begin, end in ((0, 2), (2.5, 5), (4.7, 6)))
+    words = tuple(Word("a", begin, end) for begin, end in ((0, 2), (4.7, 6), (2.5, 5)))
+    part = Transcript(segments=segments, words=words)
+    found = ordered(part, 0.5, spoken=True)
+    assert [(one.start, one.end) for one in found.segments] == [(0.5, 2), (2.5, 4.7), (4.7, 6)]
+    found = ordered(part, 0.5, spoken=False)
+    assert [(one.start, one.end) for one in found.words] == [(0.5, 2), (4.7, 6), (2.5, 5)]
+
+
+def test_a_word_at_its_segments_end_stays_with_it() -> None:
+    """Alignment put it after the sound."""
+    segments = tuple(Segment(begin, end, "a", (), 0.0, 0.0) for begin, end in ((1, 2.02), (2.1, 3)))
+    words = (Word("ran", 2.02, 2.02), Word("It", 2.1, 2.3))
+    assert first_segments(Transcript(segments=segments, words=words), 1).words == words[:1]
