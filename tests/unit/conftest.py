@@ -16,15 +16,11 @@ if not shutil.which(
 ):  # before anybody imports Triton's language: its own functions are bound then
     os.environ["TRITON_INTERPRET"] = "1"
 
-from miniatures.training.speech.clips import Clipper
-from miniatures.training.speech.corpus import Corpus, make_corpus
-from serving.engine.jobs import Limits
-from serving.engine.scheduler import Scheduler
-
-from . import engines
-
-if TYPE_CHECKING:  # most tests need no OpenVINO
+if TYPE_CHECKING:  # every pytest loads this file, and most tests need neither torch nor OpenVINO nor scipy
+    from miniatures.training.speech.clips import Clipper
+    from miniatures.training.speech.corpus import Corpus
     from serving.engine.openvino.runtime import OpenVinoRuntime
+    from serving.engine.scheduler import Scheduler
 
 ROOT = Path(__file__).parent.parent.parent
 MINIATURE = ROOT / "miniatures" / "whisper"
@@ -32,6 +28,8 @@ MINIATURE = ROOT / "miniatures" / "whisper"
 
 def export(folder: Path, compress: str = "none") -> Path:
     """Export the miniature for OpenVINO."""
+    from . import engines
+
     return engines.export("openvino", "whisper", MINIATURE, folder, "--compress", compress)
 
 
@@ -52,6 +50,9 @@ def graphs(engine: Path) -> OpenVinoRuntime:
 @pytest.fixture
 def scheduler(graphs: OpenVinoRuntime) -> Iterator[Scheduler]:
     """A running scheduler."""
+    from serving.engine.jobs import Limits
+    from serving.engine.scheduler import Scheduler
+
     scheduler = Scheduler(graphs, Limits(max_rows=8, max_queue=4))
     scheduler.start()
     yield scheduler
@@ -61,10 +62,14 @@ def scheduler(graphs: OpenVinoRuntime) -> Iterator[Scheduler]:
 @pytest.fixture(scope="session")
 def corpus() -> Corpus:
     """Sentences that no training saw."""
+    from miniatures.training.speech.corpus import make_corpus
+
     return make_corpus(60, seed=5, held_out=True)
 
 
 @pytest.fixture
 def clipper(corpus: Corpus) -> Clipper:
     """Clips of them, the same for a test whichever ran before."""
+    from miniatures.training.speech.clips import Clipper
+
     return Clipper(corpus, random.Random(1))

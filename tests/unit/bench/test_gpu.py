@@ -32,6 +32,7 @@ def test_a_piece_ends_as_its_command_does(tmp_path: Path, monkeypatch: pytest.Mo
     assert run("c", ["sleep", "9"], tmp_path / "c.json")["status"] == -1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trap", ["", "trap '' TERM; "])
 def test_what_a_piece_started_ends_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trap: str

@@ -69,6 +69,7 @@ def core(code: str, **environment: str) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.slow
 def test_the_gateway_sets_them_before_numpy_is_there() -> None:
     code = "from conch import blas\nblas.kernels = lambda cpuinfo: 'Nehalem'\nimport gateway.__main__\n"
     assert core(code + CORE) == ["Nehalem", "1"]

@@ -54,6 +54,7 @@ def test_an_idle_gateway_sleeps(gateway: tuple[subprocess.Popen[bytes], httpx.Cl
     assert switches(process.pid) - before <= 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_gateway_ends_when_it_is_told(
     gateway: tuple[subprocess.Popen[bytes], httpx.Client], number: signal.Signals
@@ -65,6 +66,7 @@ def test_a_gateway_ends_when_it_is_told(
     assert process.wait(10) == (-signal.SIGTERM if number == signal.SIGTERM else 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "variable", "value", "says"),
     [

@@ -188,6 +188,7 @@ def test_references_that_cannot_be_read(url: str, said: str) -> None:
     assert "(number 1)" in refused.value.message
 
 
+@pytest.mark.slow
 def test_a_gateway_loads_no_clustering_before_it_is_asked() -> None:
     loaded = "import gateway.app, sys; print('scipy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)

@@ -169,6 +169,7 @@ def test_numbers_of_the_environment(monkeypatch: pytest.MonkeyPatch, name: str, 
     assert LocalDeployment.from_environment().port == 8080
 
 
+@pytest.mark.slow
 def test_processes_stop_without_waiting_for_the_next_second(tmp_path: Path) -> None:
     """Six stop one after the other; with supervisor's own loop that takes six seconds."""
     config = ["[supervisord]", "nodaemon=true", "logfile=log", "pidfile=pid", "childlogdir=."]

@@ -22,6 +22,8 @@ from ops.planning import Addresses, make_plan
 
 from .running_nginx import running_nginx
 
+pytestmark = pytest.mark.slow  # 13 s of waiting
+
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\nfine"
 LARGE = b"x" * 3_000_000  # more than nginx keeps in memory
 NOBODY = "127.0.0.1:1"

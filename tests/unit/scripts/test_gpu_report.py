@@ -105,6 +105,7 @@ def test_a_model_that_cannot_be_built_does_not_hide_the_others(tmp_path: Path) -
     assert [(one.models, one.spare) for one in ups] == [(("mini-t5", "mini-gpt2"), False)]
 
 
+@pytest.mark.slow
 def test_the_file_is_at_most_a_megabyte(tmp_path: Path) -> None:
     report = GpuReport(tmp_path / "report.md")
     for number in range(300):

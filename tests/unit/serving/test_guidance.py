@@ -22,6 +22,8 @@ from serving.errors import BadRequest
 
 from ..engines import export, runtime
 
+pytestmark = pytest.mark.slow  # it imports torch and transformers
+
 TOKENIZER = Path(__file__).parents[3] / "miniatures" / "gpt2" / "tokenizer.json"
 CITY = {
     "type": "object",
