@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
+from typing import Any
 
 import uvicorn
 
@@ -61,13 +62,16 @@ def main() -> None:
     keep_memory()
     proxies.forget()
     log_json_lines()
-    settings, address = Settings.of("gateway"), Address.of("gateway")
+    settings = Settings.of("gateway")
+    if len(sys.argv) > 1:
+        where: dict[str, Any] = {"uds": sys.argv[1]}
+    else:
+        address = Address.of("gateway")
+        where = {"host": address.gateway_host, "port": address.gateway_port}
     app = create_app(settings)
     config = uvicorn.Config(
         app,
-        host=address.gateway_host,
-        port=address.gateway_port,
-        uds=sys.argv[1] if len(sys.argv) > 1 else None,
+        **where,
         access_log=False,
         log_level="warning",
         timeout_graceful_shutdown=60,

@@ -39,8 +39,8 @@ class Environment(BaseSettings):
 class Address(Environment):
     """Where the gateway listens, if not on a socket."""
 
-    gateway_host: str = "127.0.0.1"
-    gateway_port: int = Field(8090, gt=0, lt=65536)
+    gateway_host: str = Field("127.0.0.1", description="address on which it listens")
+    gateway_port: int = Field(8090, gt=0, lt=65536, description="port on which it listens")
 
 
 class Settings(Environment):

@@ -16,7 +16,7 @@ from pydantic_core import PydanticUndefined
 from build.catalog import ROOT
 from gateway.app import create_app
 from gateway.console.reference import described
-from gateway.settings import Settings
+from gateway.settings import Address, Settings
 
 CONFIGURATION, API = ROOT / "docs" / "configuration.md", ROOT / "docs" / "http-api.md"
 KINDS = (
@@ -129,7 +129,7 @@ def configuration() -> str:
     parts += [
         "## The gateway's own settings\n",
         "Compose, Kubernetes and `make serve` set these for each gateway process.\n",
-        table(_own(name, field) for name, field in Settings.model_fields.items()),
+        table(_own(name, field) for name, field in {**Settings.model_fields, **Address.model_fields}.items()),
     ]
     return "\n".join(parts)
 

@@ -9,7 +9,7 @@ import itertools
 import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -215,9 +215,10 @@ class Transcriber:
             ApiError: the first failure; what is still running is stopped.
         """
         in_turn = partial(self._in_turn, partial(self._client, pool, request_id, itertools.count(1)))
-        return (
+        parts = (
             in_turn(windows, options) if options.previous_text else self._at_once(in_turn, windows, options)
         )
+        return _in_order(parts, spoken=options.task == "transcribe")
 
     def _client(self, pool: Pool, request_id: str, numbers: Iterator[int]) -> WindowRun:
         return WindowRun(FacadeClient(self.model, pool, f"{request_id}-{next(numbers)}", self._patience))
@@ -244,8 +245,6 @@ class Transcriber:
         end inside a sentence would be guessed there, and so would the next start.
         """
         held: Window | None = None
-        # A cut may lie in a text's last word: the next window's first word then begins inside it.
-        ended = 0.0
         async for window in _and_none(windows):
             if window:
                 held = held.followed(window) if held else window
@@ -263,8 +262,6 @@ class Transcriber:
                     options = replace(options, language=language, prompt=context(options, part))
                 held = held.part(part.duration, held.seconds)
                 held = held if held.goes_on or _more(held) else None
-                part = ordered(part, ended, spoken=options.task == "transcribe")
-                ended = max((segment.end for segment in part.segments), default=ended)
                 yield part
 
 
@@ -285,6 +282,20 @@ def _more(rest: Window) -> bool:
     """Tell whether what follows the last text is worth another request: more than its last word's end."""
     voice = sum(end - begin for begin, end in rest.speech)
     return voice >= TUNING.lost_speech or any(begin > TUNING.close_words for begin, _ in rest.speech)
+
+
+async def _in_order(
+    parts: AsyncGenerator[Transcript, None], *, spoken: bool
+) -> AsyncGenerator[Transcript, None]:
+    """Yield transcripts that do not overlap in time: a cut may lie in the last word of one, inside which the
+    first word of the next then begins.
+    """
+    ended = 0.0
+    async with aclosing(parts):
+        async for part in parts:
+            placed = ordered(part, ended, spoken=spoken)
+            ended = max((segment.end for segment in placed.segments), default=ended)
+            yield placed
 
 
 async def _and_none(windows: AsyncIterator[Window]) -> AsyncIterator[Window | None]:

@@ -134,13 +134,13 @@ def first_segments(part: Transcript, count: int) -> Transcript:
     """Return the first `count` segments of a transcript with their words."""
     if count == len(part.segments):
         return part
-    segments = part.segments[:count]
-    end = segments[-1].end
+    segments, end = part.segments[:count], part.segments[count - 1].end
+    after = part.segments[count].start
     return replace(
         part,
         text=part.joint.join(segment.text for segment in segments),
         segments=segments,
-        words=tuple(word for word in part.words if word.start < end or word.end <= end),
+        words=tuple(word for word in part.words if word.start < end or word.end <= end < after),
     )
 
 

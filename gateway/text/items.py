@@ -241,17 +241,20 @@ class ResponseRequest(Fields):
             "top_p": self.top_p,
         }
 
+    def _items(self) -> Sequence[Item]:
+        """Return the items without reasoning of which only a summary or encrypted content was sent back."""
+        if isinstance(self.input, str):
+            return [InputMessage(role="user", content=self.input)]
+        return [item for item in self.input if not isinstance(item, ReasoningItem) or item.text]
+
     def _messages(self) -> Iterator[dict[str, Any]]:
         """Convert the items; successive calls become one message. Reasoning is the assistant's: in the
         message after it, or in one of its own.
         """
         if self.instructions:
             yield {"role": "system", "content": self.instructions}
-        items: Sequence[Item] = (
-            [InputMessage(role="user", content=self.input)] if isinstance(self.input, str) else self.input
-        )
         calls, thoughts = list[dict[str, Any]](), list[str]()
-        for item in items:
+        for item in self._items():
             if isinstance(item, FunctionCall):
                 calls.append(item.call())
                 continue
@@ -259,7 +262,7 @@ class ResponseRequest(Fields):
                 yield {"role": "assistant", "content": "", "tool_calls": calls, **_reasoning(thoughts)}
                 calls, thoughts = [], []
             if isinstance(item, ReasoningItem):
-                thoughts += [item.text] if item.text else []
+                thoughts.append(item.text)
                 continue
             message = item.message()
             if message["role"] == "assistant":

@@ -117,7 +117,7 @@ class GenerationRun:
                     async for piece in found:
                         await queue.put((i, piece))
                 await queue.put(None)
-            except Exception as error:  # noqa: BLE001  # whatever went wrong must reach who waits for the queue
+            except Exception as error:  # noqa: BLE001  # whatever went wrong must reach the queue's reader
                 await queue.put(error)
 
         tasks = [asyncio.create_task(run(i, question)) for i, question in enumerate(self.asked)]

@@ -131,7 +131,7 @@ export function mount(state, say) {
     await ask("/v1/completions", sent, (piece) => made.append(piece));
   }
 
-  /** The next message of the conversation; a question without one, and without reasoning, goes back to where it was typed. */
+  /** The next message of the conversation; a question that got neither text nor reasoning goes back to where it was typed. */
   async function answer() {
     const sent = body();
     turns.at(-2)?.offer();

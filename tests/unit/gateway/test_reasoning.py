@@ -195,6 +195,7 @@ def reasoning(*texts: str) -> dict[str, Any]:
             "assistant: callsassistant:<think>B</think>x",
         ),
         ([THOUGHT_OF, {"role": "assistant", "content": "x"}], "assistant:x"),
+        ([CALLED, THOUGHT_OF, CALLED, {"role": "user", "content": "x"}], "assistant: callsuser:x"),
     ],
 )
 def test_reasoning_belongs_to_what_follows(door: Door, items: list[Any], prompt: str) -> None:

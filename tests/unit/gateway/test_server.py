@@ -73,6 +73,7 @@ def test_a_gateway_ends_when_it_is_told(
         ("gateway", "CONCH_GATEWAY_PORT", "80a", 'CONCH_GATEWAY_PORT must be a valid integer, not "80a"'),
         ("gateway", "CONCH_GATEWAY_PORT", "70000", "CONCH_GATEWAY_PORT must be less than 65536, not"),
         ("gateway", "CONCH_KSERVE_URL", "https://a", "CONCH_KSERVE_URL"),
+        ("gateway.retrieval check", "CONCH_DOCUMENTS_URL", "", "CONCH_DEPLOYMENT is not set"),
         (
             "gateway.retrieval check",
             "CONCH_DECODE_SECONDS",
@@ -83,9 +84,10 @@ def test_a_gateway_ends_when_it_is_told(
 )
 def test_a_setting_that_is_not_valid_is_named(program: str, variable: str, value: str, says: str) -> None:
     """In one sentence, without a traceback."""
-    environment = {**os.environ, "CONCH_DEPLOYMENT": "plan.json", variable: value}
+    plan = {} if "is not set" in says else {"CONCH_DEPLOYMENT": "plan.json"}
+    environment = {**os.environ, **plan, variable: value}
     done = subprocess.run(
         [sys.executable, "-m", *program.split()], env=environment, capture_output=True, text=True, check=False
     )
     (line,) = done.stderr.splitlines()
-    assert done.returncode == 1 and says in line and line.endswith("; change it, or unset it")
+    assert done.returncode == 1 and says in line and line.endswith(("; change it, or unset it", "; set it"))

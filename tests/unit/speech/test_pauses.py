@@ -554,3 +554,9 @@ def test_a_word_at_its_segments_end_stays_with_it() -> None:
     segments = tuple(Segment(begin, end, "a", (), 0.0, 0.0) for begin, end in ((1, 2.02), (2.1, 3)))
     words = (Word("ran", 2.02, 2.02), Word("It", 2.1, 2.3))
     assert first_segments(Transcript(segments=segments, words=words), 1).words == words[:1]
+
+
+def test_a_word_at_the_next_segments_beginning_is_its_own() -> None:
+    segments = tuple(Segment(begin, end, "a", (), 0.0, 0.0) for begin, end in ((1, 2.0), (2.0, 3)))
+    words = (Word("ran", 1.5, 2.0), Word("A", 2.0, 2.0), Word("dog", 2.0, 3.0))
+    assert first_segments(Transcript(segments=segments, words=words), 1).words == words[:1]
