@@ -143,22 +143,23 @@ class TensorRtLlmImage(NvidiaImage):
             ToolchainError: its Python does not run, or TensorRT-LLM is not among them.
         """
         ask = (
-            "import importlib.metadata as m, json; print(json.dumps({d.name: d.version for d in "
-            "m.distributions() if d.name}))"
+            "import importlib.metadata as m, json, sys; print(json.dumps({n: d.version for n in sys.argv[1:] "
+            "for d in list(m.distributions(name=n))[:1]}))"
         )
         try:
             done = subprocess.run(
-                [self.python, "-c", ask], capture_output=True, text=True, check=True, timeout=120
+                [self.python, "-c", ask, *IMAGE_PACKAGES],
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=120,
             )
         except (OSError, subprocess.SubprocessError) as error:
             raise ToolchainError(
                 f"{self.python} cannot be asked for TensorRT-LLM's version ({error}); run this in Conch's "
                 "trtllm image, or use TARGET=openvino"
             ) from error
-        packages = {
-            name.lower().replace("-", "_"): version for name, version in json.loads(done.stdout).items()
-        }
-        found = {name: packages[name] for name in IMAGE_PACKAGES if name in packages}
+        found: dict[str, str] = json.loads(done.stdout)
         if "tensorrt_llm" not in found:
             raise ToolchainError(
                 f"{self.python} has no TensorRT-LLM; run this in Conch's trtllm image, or use TARGET=openvino"

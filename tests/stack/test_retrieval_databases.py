@@ -1,5 +1,5 @@
-"""The library and its worker over every pair of databases: SQLite or a server that speaks MongoDB's
-protocol, Milvus Lite or a Milvus server. The model is a fake that hashes words.
+"""The library and its worker over the databases of each way to run: SQLite with Milvus Lite, and a server
+that speaks MongoDB's protocol with a Milvus server. The model is a fake that hashes words.
 """
 
 from __future__ import annotations
@@ -105,22 +105,22 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
         yield url
 
 
-@pytest.fixture(params=["lite", "milvus"])
-def vectors_url(request: pytest.FixtureRequest, servers: Callable[[str], str]) -> str:
-    return servers(request.param)
+def own(url: str) -> str:
+    """A document database of a test's own: its worker finds nobody else's records."""
+    base, _, asked = url.partition("?")
+    return f"{base}{next(NUMBERS)}?{asked}" if asked else f"{base}{next(NUMBERS)}"
 
 
 @pytest.fixture(params=["sqlite", "mongo"])
 def documents_url(request: pytest.FixtureRequest, servers: Callable[[str], str]) -> str:
-    """A database of its own for each test: its worker finds nobody else's records."""
-    base, _, asked = servers(request.param).partition("?")
-    return f"{base}{next(NUMBERS)}?{asked}" if asked else f"{base}{next(NUMBERS)}"
+    return own(servers(request.param))
 
 
-@pytest.fixture
-def urls(documents_url: str, vectors_url: str) -> tuple[str, str]:
-    """Each of the four pairs."""
-    return documents_url, vectors_url
+@pytest.fixture(params=[("sqlite", "lite"), ("mongo", "milvus")], ids="-".join)
+def urls(request: pytest.FixtureRequest, servers: Callable[[str], str]) -> tuple[str, str]:
+    """Each database once: neither kind knows which of the other it works with."""
+    documents, vectors = request.param
+    return own(servers(documents)), servers(vectors)
 
 
 @asynccontextmanager

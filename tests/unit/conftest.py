@@ -15,6 +15,8 @@ if not shutil.which(
     "nvidia-smi"
 ):  # before anybody imports Triton's language: its own functions are bound then
     os.environ["TRITON_INTERPRET"] = "1"
+# Models of the tests are too small for threads of torch, which spin while they wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 if TYPE_CHECKING:  # every pytest loads this file, and most tests need neither torch nor OpenVINO nor scipy
     from miniatures.training.speech.clips import Clipper

@@ -46,7 +46,7 @@ from ..engines import export, runtime
 pytestmark = pytest.mark.long
 
 VOCABULARY, PLACEHOLDER, SIZE = 300, 299, 32
-LONGEST, ASKED = 16, 24
+LONGEST, ASKED = 16, 12
 VISION = {
     "hidden_size": 48,
     "num_hidden_layers": 3,

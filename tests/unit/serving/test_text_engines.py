@@ -41,8 +41,8 @@ from ..engines import export, runtime
 
 pytestmark = pytest.mark.long
 
-PROMPTS = 24
-FEW = 8  # of them, where they are asked one by one, and of an engine that spans processes
+PROMPTS = 12
+FEW = 6  # of them, where they are asked one by one, and of an engine that spans processes
 VOCABULARY = 300
 LONGEST = 24
 PENALTY = 1.3  # without it models with random weights say one word over and over
