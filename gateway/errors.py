@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 import structlog
 from fastapi import FastAPI, Request
@@ -14,10 +13,9 @@ from starlette.routing import Match
 
 from conch.errors import ApiError, invalid
 
-from .explanations import explained, telling
+from .explanations import explained, path, telling, written
 
 log = structlog.get_logger()
-TYPES = {"str", "int", "float", "bool"}  # in a path they are branches of a union
 
 
 def error_body(error: ApiError) -> dict[str, dict[str, str | None]]:
@@ -35,42 +33,32 @@ def error_response(error: ApiError) -> JSONResponse:
     )
 
 
-def _place(loc: Sequence[int | str]) -> str:
-    """Make `messages[0].content` from pydantic's path, without the types that it tried on the way."""
-    parts = [
-        f"[{part}]" if isinstance(part, int) else f".{part}"
-        for part in loc
-        if isinstance(part, int) or (part.isidentifier() and part not in TYPES)
-    ]
-    return "".join(parts).removeprefix(".")
-
-
 def _from_validation(error: RequestValidationError) -> ApiError:
-    """Turn a validation error into a 400 that names the outermost field; inside a union pydantic also names
-    the branches it tried.
-    """
+    """Turn a validation error into a 400 that names the outermost field, or the unknown one."""
     rows = error.errors()
     first = rows[0]
-    field = next((str(part) for part in first["loc"][1:] if isinstance(part, str)), None)
     if first["type"] == "json_invalid":
         return ApiError(
             400,
             f"the body is not valid JSON: {first.get('ctx', {}).get('error', first['msg'])}",
             code="invalid_json",
         )
-    if first["type"] == "extra_forbidden":
-        return ApiError(
-            400,
-            f"unknown field {first['loc'][-1]!r}; remove it",
-            param=str(first["loc"][-1]),
-            code="unknown_parameter",
-        )
     if first["type"] in ("model_attributes_type", "dict_type") and len(first["loc"]) == 1:
         return ApiError(
             400, "the body must be a JSON object, sent as Content-Type: application/json", code="invalid_json"
         )
     same = [row for row in rows if row["loc"][:2] == first["loc"][:2]]
-    return invalid(field, f"{_place(telling(same)[0]['loc'][1:]) or 'the body'}{explained(same)}")
+    telling_row = {**(row := telling(same)[0]), "loc": row["loc"][1:]}
+    found = path(telling_row, error.body) if row["loc"][0] == "body" else telling_row["loc"]
+    if row["type"] == "extra_forbidden":
+        return ApiError(
+            400,
+            f"unknown field {written(found)!r}; remove it",
+            param=written(found),
+            code="unknown_parameter",
+        )
+    field = next((part for part in found if isinstance(part, str)), None)
+    return invalid(field, f"{written(found) or 'the body'}{explained(same)}")
 
 
 # What OpenAI has and this server has not, and what it has instead.

@@ -37,6 +37,8 @@ SENTENCES = {
     "string_too_short": " has {length} characters; send at least {min_length}",
     "union_tag_invalid": " has the type {tag!r}; send one of {expected_tags}",
     "union_tag_not_found": " has no type; send an object with one",
+    "model_attributes_type": SHOULD + "an object",
+    "dict_type": SHOULD + "an object",
 }
 
 
@@ -55,4 +57,39 @@ def telling(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
     outermost = min(len(row["loc"]) for row in rows)
     values = [row for row in rows if not row["type"].endswith(("_type", "_parsing"))]
     items = [row for row in rows if len(row["loc"]) > outermost]
-    return values[:1] or items[:1] or rows
+    return [max(values, key=lambda row: len(row["loc"]))] if values else items[:1] or rows
+
+
+Path = tuple[int | str, ...]
+
+
+def path(row: Mapping[str, Any], value: Any) -> Path:
+    """Return where in the client's own `value` a finding lies: pydantic's path without the types that it
+    tried on the way.
+    """
+    if row["type"] == "missing":
+        return (*_inside(row["loc"][:-1], value), *row["loc"][-1:])
+    return _inside(row["loc"], value)
+
+
+def _inside(loc: Path, value: Any) -> Path:
+    """Return those parts of `loc` that lead into `value`. The name of a type may be a field's, too; what
+    leads to the last part is right.
+    """
+    if not loc:
+        return ()
+    part, rest = loc[0], loc[1:]
+    skipped = _inside(rest, value)
+    if not (part < len(value) if isinstance(value, list) and isinstance(part, int) else _has(value, part)):
+        return skipped
+    return max((part, *_inside(rest, value[part])), skipped, key=lambda one: (one[-1:] == loc[-1:], len(one)))
+
+
+def _has(value: Any, part: int | str) -> bool:
+    return isinstance(value, dict) and part in value
+
+
+def written(path: Path) -> str:
+    """Write a path as `messages[0].content`."""
+    parts = [f"[{part}]" if isinstance(part, int) else f".{part[:80]}" for part in path]
+    return "".join(parts).removeprefix(".")

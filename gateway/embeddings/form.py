@@ -56,11 +56,13 @@ async def receive(request: Request, limit: int) -> tuple[EmbeddingsRequest, list
             raise invalid(name[:80], f"{name[:80]} is sent twice; send it once")
         else:
             fields[name] = value
-    try:  # inputs are checked as those of a JSON body; the text stands for pictures too
-        return EmbeddingsRequest.model_validate({**fields, "input": [_text(item) for item in items]}), items
+    # Inputs are checked as those of a JSON body; the text stands for pictures too.
+    body = {**fields, "input": [_text(item) for item in items]}
+    try:
+        return EmbeddingsRequest.model_validate(body), items
     except ValidationError as error:
         rows = [{**row, "loc": ("body", *row["loc"])} for row in error.errors()]
-        raise RequestValidationError(rows) from error
+        raise RequestValidationError(rows, body=body) from error
 
 
 def _text(item: Item) -> str:

@@ -14,7 +14,7 @@ from conch.errors import ApiError, invalid
 from speech.vad import TurnDetection
 
 from ..audio.schema import MOST_KEYWORDS, prompted, spoken
-from ..explanations import explained
+from ..explanations import explained, path
 from ..fields import Fields
 
 PATH = "session.audio.input.transcription."
@@ -162,7 +162,7 @@ class Session(Fields):
                 _checked(changed.audio.input.transcription)
                 judge(changed.audio.input.transcription)
             except (ValidationError, ApiError) as error:
-                fault, place = _fault(error)
+                fault, place = _fault(error, merged)
                 refused.append(fault)
                 left = _without(left, place)
                 continue
@@ -224,13 +224,12 @@ def _merged(old: Any, new: Any) -> Any:
     return {**old, **{key: _merged(old.get(key), value) for key, value in new.items()}}
 
 
-def _fault(error: ValidationError | ApiError) -> tuple[ApiError, list[str]]:
-    """Return what is wrong, and the path of the field to remove."""
+def _fault(error: ValidationError | ApiError, update: Any) -> tuple[ApiError, list[str]]:
+    """Return what is wrong with an update, and the path of the field to remove."""
     if isinstance(error, ApiError):
         return error, (error.param or "session").removeprefix("session.").split(".")
     first = max(error.errors(), key=lambda row: len(row["loc"]))
-    tags = {"audio/pcm", "audio/pcmu", "audio/pcma", "server_vad", "semantic_vad"}
-    place = [str(part) for part in first["loc"] if part not in tags and isinstance(part, str)]
+    place = [part for part in path(first, update) if isinstance(part, str)]
     param = ".".join(["session", *place])
     if first["type"] == "extra_forbidden":
         return ApiError(
