@@ -89,7 +89,7 @@ def written(path: str, text: str) -> Change:
 
 
 def gone(path: str) -> Change:
-    return lambda image: (image.root / path).unlink()
+    return lambda image: (image.root / path).rename(image.root / "gone")  # type: ignore[return-value]
 
 
 def gpus(*rows: tuple[str, str, int]) -> Change:
@@ -101,7 +101,7 @@ def both(*changes: Change) -> Change:
 
 
 TRT = "app/all_models/inflight_batcher_llm/tensorrt_llm/config.pbtxt"
-METADATA = "site/tensorrt_llm-0.20.0.dist-info/METADATA"
+PACKAGE = "site/tensorrt_llm-0.20.0.dist-info"
 ENC_DEC = "examples/models/core/enc_dec/convert_checkpoint.py"
 FOUR_H100 = [("NVIDIA H100 80GB HBM3", "9.0", 81559)] * 4
 CASES = [
@@ -127,8 +127,8 @@ CASES = [
     Case("`--kv_cache_type` without `disabled`", tool("trtllm-build", "{continuous,paged,disabled}", "{continuous,paged}"), "disabled is not one of its choices"),
     Case("the converter's `--model_type` renamed", tool(ENC_DEC, "--model_type", "--kind"), "it has no option --model_type"),
     Case("the converter gone", gone(f"app/{ENC_DEC}"), "convert_checkpoint.py does not run; it was looked for in"),
-    Case("another TensorRT-LLM", written(METADATA, "Metadata-Version: 2.1\nName: tensorrt_llm\nVersion: 1.1.0\n"), "tensorrt_llm is 1.1.0, Conch is written for 0.20.0"),
-    Case("no TensorRT-LLM", written(METADATA, "Metadata-Version: 2.1\nName: other\nVersion: 1\n"), "has no TensorRT-LLM; run this in Conch's trtllm image"),
+    Case("another TensorRT-LLM", written(f"{PACKAGE}/METADATA", "Metadata-Version: 2.1\nName: tensorrt_llm\nVersion: 1.1.0\n"), "tensorrt_llm is 1.1.0, Conch is written for 0.20.0"),
+    Case("no TensorRT-LLM", gone(PACKAGE), "has no TensorRT-LLM; run this in Conch's trtllm image"),
     Case(
         "driver 565 on a GeForce", both(written("etc/driver", "565.57.01"), gpus(("NVIDIA GeForce RTX 4090", "8.9", 24564))),
         "the driver is 565.57.01, the image .* needs 575.51.03 on NVIDIA GeForce RTX 4090",
