@@ -32,22 +32,7 @@ TEXT_PORT = first_port("text")
 RETRIEVAL_PORT = first_port("retrieval")
 RETRIEVAL_MODELS = "all-minilm-l6-v2,mini-clip"
 TEXT_MODELS = "mini-t5,mini-bart,mini-gpt2,mini-whisper"
-SHARED = ("stack", "text_stack", "retrieval_stack")
 PYTHON = ROOT / ".venv/serve/bin/python"
-
-
-def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
-    """Group files for `-n 2 --dist loadgroup`: those that use a stack of this module run in one process, the
-    others, which start their own, wherever there is room.
-    """
-    shared = {
-        item.path
-        for item in items
-        for name in SHARED
-        if name in item.fixturenames and not hasattr(item.module, name)
-    }
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group("shared" if item.path in shared else item.path.stem))
 
 
 @dataclass(frozen=True)

@@ -15,18 +15,12 @@ import numpy as np
 import pytest
 import torch
 from transformers import (
-    BartConfig,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
     BartForConditionalGeneration,
     GenerationConfig,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    OPTConfig,
-    OPTForCausalLM,
     PreTrainedModel,
-    T5Config,
-    T5ForConditionalGeneration,
 )
 
 from serving.engine.collected import Collected
@@ -48,104 +42,37 @@ LONGEST = 24
 PENALTY = 1.3  # without it models with random weights say one word over and over
 
 
-def t5(*, gated: bool) -> PreTrainedModel:
-    config = T5Config(
-        d_model=64,
-        d_kv=16,
-        d_ff=128,
-        num_layers=3,
-        num_heads=4,
-        vocab_size=VOCABULARY,
-        decoder_start_token_id=0,
-        initializer_factor=2.0,
-        feed_forward_proj="gated-gelu" if gated else "relu",
-        tie_word_embeddings=not gated,
-    )
-    return T5ForConditionalGeneration(config)
-
-
-def bart() -> PreTrainedModel:
-    config = BartConfig(
-        d_model=64,
-        encoder_layers=2,
-        decoder_layers=3,
-        encoder_attention_heads=4,
-        decoder_attention_heads=4,
-        encoder_ffn_dim=128,
-        decoder_ffn_dim=128,
-        vocab_size=VOCABULARY,
-        max_position_embeddings=128,
-        init_std=0.3,
-        scale_embedding=True,
-    )
-    model = BartForConditionalGeneration(config)
-    model.final_logits_bias += torch.randn(1, VOCABULARY)
-    model.generation_config.forced_bos_token_id = 0
-    return model
-
-
-def gpt2() -> PreTrainedModel:
-    config = GPT2Config(
-        n_embd=64,
-        n_layer=3,
-        n_head=4,
-        vocab_size=VOCABULARY,
-        n_positions=128,
-        initializer_range=0.3,
-        bos_token_id=1,
-        eos_token_id=1,
-    )
-    return GPT2LMHeadModel(config)
-
-
-def llama() -> PreTrainedModel:
-    config = LlamaConfig(
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=3,
-        num_attention_heads=8,
-        num_key_value_heads=2,
-        vocab_size=VOCABULARY,
-        max_position_embeddings=128,
-        initializer_range=0.3,
-        bos_token_id=1,
-        eos_token_id=1,
-    )
-    return LlamaForCausalLM(config)
-
-
-def opt() -> PreTrainedModel:
-    config = OPTConfig(
-        hidden_size=64,
-        word_embed_proj_dim=64,
-        ffn_dim=128,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        vocab_size=VOCABULARY,
-        max_position_embeddings=128,
-        init_std=0.3,
-        bos_token_id=1,
-        eos_token_id=1,
-    )
-    return OPTForCausalLM(config)
-
-
-ENGINES = ("openvino 1", "torch 1", "torch 2")  # and the processes that it spans
-MODELS = {
-    "t5": lambda: t5(gated=False),
-    "flan-t5": lambda: t5(gated=True),
-    "bart": bart,
-    "gpt2": gpt2,
-    "llama": llama,
-    "opt": opt,
+COMMON = {"vocab_size": VOCABULARY, "max_position_embeddings": 128}
+T5 = {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 3, "num_heads": 4, "vocab_size": VOCABULARY}
+RANDOM = {"initializer_factor": 2.0, "decoder_start_token_id": 0}
+BART = {"d_model": 64, "encoder_layers": 2, "decoder_layers": 3, "init_std": 0.3, "scale_embedding": True}
+HEADS = dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 4)
+FORWARD = dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 128)
+DECODER = {**COMMON, "hidden_size": 64, "num_hidden_layers": 3, "bos_token_id": 1, "eos_token_id": 1}
+LLAMA = {"intermediate_size": 128, "num_attention_heads": 8, "num_key_value_heads": 2}
+OPT = {"word_embed_proj_dim": 64, "ffn_dim": 128, "num_attention_heads": 4, "init_std": 0.3}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "t5": {**T5, **RANDOM},
+    "flan-t5": {**T5, **RANDOM, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+    "bart": {**COMMON, **BART, **HEADS, **FORWARD},
+    "gpt2": {**DECODER, "num_attention_heads": 4, "initializer_range": 0.3},
+    "llama": {**DECODER, **LLAMA, "initializer_range": 0.3},
+    "opt": {**DECODER, **OPT},
 }
+ENGINES = ("openvino 1", "torch 1", "torch 2")  # and the processes that it spans
 
 
 @cache
 def model_of(name: str) -> PreTrainedModel:
     """transformers' model, with the same weights for every engine."""
     torch.manual_seed(11)
-    return MODELS[name]().eval()
+    config = AutoConfig.for_model(name.removeprefix("flan-"), **CONFIGS[name])
+    kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    model = kind.from_config(config)
+    if name == "bart":
+        model.final_logits_bias += torch.randn(1, VOCABULARY)
+        model.generation_config.forced_bos_token_id = 0
+    return model.eval()
 
 
 @cache
@@ -156,7 +83,7 @@ def answers_of(name: str, beams: int) -> list[list[int]]:
         return [theirs(model, ids, beams) for ids in prompts(PROMPTS)]
 
 
-@pytest.fixture(scope="module", params=[f"{model} {engine}" for model in MODELS for engine in ENGINES])
+@pytest.fixture(scope="module", params=[f"{model} {engine}" for model in CONFIGS for engine in ENGINES])
 def pair(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, Runtime]]:
@@ -257,7 +184,7 @@ def test_a_decoder_alone_keeps_its_rows_apart(tmp_path: Path, engine_name: str) 
     on as if it were alone.
     """
     torch.manual_seed(11)
-    gpt2().eval().save_pretrained(tmp_path / "weights")
+    model_of("gpt2").save_pretrained(tmp_path / "weights")
     (tmp_path / "engine").mkdir()
     export(engine_name, "gpt2", tmp_path / "weights", tmp_path / "engine")
     graphs = runtime(engine_name, tmp_path / "engine")
