@@ -57,7 +57,12 @@ def telling(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
     outermost = min(len(row["loc"]) for row in rows)
     values = [row for row in rows if not row["type"].endswith(("_type", "_parsing"))]
     items = [row for row in rows if len(row["loc"]) > outermost]
-    return [max(values, key=lambda row: len(row["loc"]))] if values else items[:1] or rows
+    if values and values[0]["type"] == "literal_error":
+        # It may only show that the value is not of this type but of another one.
+        place = values[0]["loc"][:-1]
+        others = [row for row in values if row["type"] != "literal_error" and row["loc"][:-1] != place]
+        values = others or values
+    return values[:1] or items[:1] or rows
 
 
 Path = tuple[int | str, ...]

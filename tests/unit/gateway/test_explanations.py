@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from gateway import errors
+from gateway.retrieval.schema import SearchRequest
 from gateway.text.items import ResponseRequest
 from gateway.text.schema import ChatRequest
 
@@ -30,6 +31,9 @@ def client() -> TestClient:
 
     @app.post("/response")
     def response(_: ResponseRequest) -> None: ...
+
+    @app.post("/search")
+    def search(_: SearchRequest) -> None: ...
 
     return TestClient(app)
 
@@ -86,3 +90,10 @@ def test_a_wrong_value_is_named_with_its_path(client: TestClient, fields: Any, m
 def test_responses_are_no_exception(client: TestClient, fields: Any, place: str) -> None:
     error = client.post("/response", json={"model": "m", "input": "x", **fields}).json()["error"]
     assert (error["param"], error["code"]) == (place, "unknown_parameter")
+
+
+def test_a_fault_in_one_of_two_types_is_told(client: TestClient) -> None:
+    """Not that the value is not of the other."""
+    filters = {"type": "eq", "key": "a", "value": [1]}
+    error = client.post("/search", json={"query": "x", "filters": filters}).json()["error"]
+    assert "compares with one value" in error["message"]
