@@ -143,8 +143,8 @@ class TensorRtLlmImage(NvidiaImage):
             ToolchainError: its Python does not run, or TensorRT-LLM is not among them.
         """
         ask = (
-            "import importlib.metadata as m, json, sys; print(json.dumps({n: d.version for n in sys.argv[1:] "
-            "for d in list(m.distributions(name=n))[:1]}))"
+            "import importlib.metadata as m, json, sys; found = ((n, d.version) for n in sys.argv[1:] "
+            "for d in m.distributions(name=n)); print(json.dumps([one for one in found if one[1]]))"
         )
         try:
             done = subprocess.run(
@@ -159,7 +159,9 @@ class TensorRtLlmImage(NvidiaImage):
                 f"{self.python} cannot be asked for TensorRT-LLM's version ({error}); run this in Conch's "
                 "trtllm image, or use TARGET=openvino"
             ) from error
-        found: dict[str, str] = json.loads(done.stdout)
+        found: dict[str, str] = dict(
+            reversed(json.loads(done.stdout))
+        )  # of several, Python imports the first
         if "tensorrt_llm" not in found:
             raise ToolchainError(
                 f"{self.python} has no TensorRT-LLM; run this in Conch's trtllm image, or use TARGET=openvino"

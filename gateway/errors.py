@@ -11,9 +11,9 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
-from conch.errors import ApiError, invalid
+from conch.errors import ApiError
 
-from .explanations import explained, path, telling, written
+from .explanations import Fault, fault
 
 log = structlog.get_logger()
 
@@ -47,18 +47,11 @@ def _from_validation(error: RequestValidationError) -> ApiError:
         return ApiError(
             400, "the body must be a JSON object, sent as Content-Type: application/json", code="invalid_json"
         )
-    same = [row for row in rows if row["loc"][:2] == first["loc"][:2]]
-    telling_row = {**(row := telling(same)[0]), "loc": row["loc"][1:]}
-    found = path(telling_row, error.body) if row["loc"][0] == "body" else telling_row["loc"]
-    if row["type"] == "extra_forbidden":
-        return ApiError(
-            400,
-            f"unknown field {written(found)!r}; remove it",
-            param=written(found),
-            code="unknown_parameter",
-        )
-    field = next((part for part in found if isinstance(part, str)), None)
-    return invalid(field, f"{written(found) or 'the body'}{explained(same)}")
+    place, *_ = first["loc"]
+    found = fault([{**row, "loc": row["loc"][1:]} for row in rows if row["loc"][0] == place], error.body)
+    if place != "body":  # a parameter of the path or of the query
+        found = Fault(found.rows, found.rows[0]["loc"])
+    return found.error(str(found.path[0]) if found.path else None)
 
 
 # What OpenAI has and this server has not, and what it has instead.

@@ -3,23 +3,60 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+from conch.errors import ApiError, invalid
 
 SHOULD = "Input should be "  # how pydantic begins to say what it expects
 
 
-def explained(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Explain pydantic's findings about one field, to follow its name: what it must be, by each type that it
-    could have, and what it is.
+Row = Mapping[str, Any]  # a finding of pydantic's
+Path = tuple[int | str, ...]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with a body: findings about one value, and that value's place."""
+
+    rows: Sequence[Row]
+    path: Path
+
+    @property
+    def place(self) -> str:
+        """Return the path as `messages[0].content`."""
+        parts = [f"[{part}]" if isinstance(part, int) else f".{part[:80]}" for part in self.path]
+        return "".join(parts).removeprefix(".")
+
+    def error(self, param: str | None) -> ApiError:
+        """Return the 400 that says so. `param`: the field to name with a wrong value; an unknown field is
+        named itself.
+        """
+        if self.rows[0]["type"] == "extra_forbidden":
+            message = f"unknown field {self.place!r}; remove it"
+            return ApiError(400, message, param=self.place, code="unknown_parameter")
+        return invalid(param, f"{self.place or 'the body'}{explained(self.rows)}")
+
+
+def fault(rows: Sequence[Row], value: Any) -> Fault:
+    """Choose the fault to tell among pydantic's findings about `value`: the first one, and where a value may
+    be of several types, the one inside the type that it has.
     """
-    found = telling(rows)
-    if found[0]["type"] == "missing":
+    chosen = _chosen(rows, value, 0)
+    return Fault(chosen, _path(chosen[0], value))
+
+
+def explained(rows: Sequence[Row]) -> str:
+    """Explain findings about one value, to follow its name: what it must be, by each type that it could have,
+    and what it is.
+    """
+    if rows[0]["type"] == "missing":
         return " is missing; send it"
-    sentences = dict.fromkeys(_sentence(row) for row in found)
+    sentences = dict.fromkeys(_sentence(row) for row in rows)
     if not all(text.startswith(SHOULD) for text in sentences):
         return "; ".join(text if text.startswith(" ") else f": {text}" for text in sentences)
-    given = found[0]["input"]
+    given = rows[0]["input"]
     shown = (
         "a list"
         if isinstance(given, list)
@@ -37,64 +74,101 @@ SENTENCES = {
     "string_too_short": " has {length} characters; send at least {min_length}",
     "union_tag_invalid": " has the type {tag!r}; send one of {expected_tags}",
     "union_tag_not_found": " has no type; send an object with one",
-    "model_attributes_type": SHOULD + "an object",
-    "dict_type": SHOULD + "an object",
+    "string_pattern_mismatch": " does not match the pattern {pattern}",
+    "string_unicode": " contains an unpaired surrogate; send valid Unicode",
+    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), SHOULD + "an object"),
+    "tuple_type": SHOULD + "a valid list",
 }
 
 
 def _sentence(row: Mapping[str, Any]) -> str:
     """Turn one finding into Conch's words; pydantic's others begin with SHOULD."""
-    if own := SENTENCES.get(row["type"]):
-        length = len(row["input"]) if isinstance(row["input"], str) else 0
+    kind, given = row["type"], row["input"]
+    if isinstance(given, str) and kind.startswith("too_"):  # a text with a validator of ours
+        kind = f"string_{kind}"
+    if own := SENTENCES.get(kind):
+        length = len(given) if isinstance(given, str) else 0
         return own.format(**row.get("ctx", {}), length=length)
     return str(row["msg"]).removeprefix("Value error, ").partition(", unable to")[0]
 
 
-def telling(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """Choose among findings for a value that could have several types: what is wrong inside the type that it
-    has, or else that it has none of them.
-    """
-    outermost = min(len(row["loc"]) for row in rows)
-    values = [row for row in rows if not row["type"].endswith(("_type", "_parsing"))]
-    items = [row for row in rows if len(row["loc"]) > outermost]
-    if values and values[0]["type"] == "literal_error":
-        # It may only show that the value is not of this type but of another one.
-        place = values[0]["loc"][:-1]
-        others = [row for row in values if row["type"] != "literal_error" and row["loc"][:-1] != place]
-        values = others or values
-    return values[:1] or items[:1] or rows
+# How well a value fits a type that pydantic tried: not even the kind of value; another tag or literal; it is
+# of this type, and something in it is wrong.
+OTHER, TAGGED, FITS = range(3)
 
 
-Path = tuple[int | str, ...]
+def _chosen(rows: Sequence[Row], value: Any, depth: int) -> Sequence[Row]:
+    """Choose among findings whose paths are the same up to `depth`, where they have reached `value`."""
+    if here := [row for row in rows if len(row["loc"]) == depth]:
+        return here
+    groups: dict[int | str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row["loc"][depth], []).append(row)
+    label, group = next(iter(groups.items()))
+    if len(groups) == 1 or any(_is_field(one, rows, value, depth) for one in groups):
+        return _chosen(group, _entered(value, label, group, depth), depth + 1)
+    fits = [_fit(one, value, depth + 1) for one in groups.values()]
+    tried = [one for one, fit in zip(groups.values(), fits, strict=True) if fit == max(fits)]
+    if max(fits) == FITS:
+        return _chosen(max(tried, key=lambda one: len(one[0]["loc"])), value, depth + 1)
+    told = [row for one in tried for row in one if row["type"] == "literal_error" or max(fits) == OTHER]
+    nearest = min(len(row["loc"]) for row in told)
+    return [row for row in told if len(row["loc"]) == nearest]
 
 
-def path(row: Mapping[str, Any], value: Any) -> Path:
-    """Return where in the client's own `value` a finding lies: pydantic's path without the types that it
-    tried on the way.
-    """
-    if row["type"] == "missing":
-        return (*_inside(row["loc"][:-1], value), *row["loc"][-1:])
-    return _inside(row["loc"], value)
+def _fit(rows: Sequence[Row], value: Any, depth: int) -> int:
+    """Tell how well `value` fits a type, by the findings about it."""
+    whole = next((row["type"] for row in rows if len(row["loc"]) == depth), "")
+    if whole == "literal_error":
+        return OTHER if isinstance(value, dict | list) else TAGGED
+    if whole.endswith(("_type", "_parsing")):
+        return OTHER
+    tags = [row for row in rows if len(row["loc"]) == depth + 1 and row["type"] == "literal_error"]
+    return TAGGED if tags else FITS
 
 
-def _inside(loc: Path, value: Any) -> Path:
-    """Return those parts of `loc` that lead into `value`. The name of a type may be a field's, too; what
-    leads to the last part is right.
+def _is_field(label: int | str, rows: Sequence[Row], value: Any, depth: int) -> bool:
+    """Tell whether a label is a field or an index, and not the name of a type."""
+    loc = (*rows[0]["loc"][:depth], label)
+    return _has(value, label) or any(row["loc"] == loc and row["type"] == "missing" for row in rows)
+
+
+def _entered(value: Any, label: int | str, rows: Sequence[Row], depth: int) -> Any:
+    """Follow a label into `value`, unless it is a type's name or tag."""
+    following = [row["loc"][depth + 1] for row in rows if len(row["loc"]) > depth + 1]
+    if not _has(value, label) or (_is_tag(value, label) and any(_has(value, one) for one in following)):
+        return value
+    return value[label]
+
+
+def _is_tag(value: Any, label: int | str) -> bool:
+    return isinstance(value, dict) and value.get("type") == label
+
+
+def _has(value: Any, label: int | str) -> bool:
+    return label in value if isinstance(value, dict) else isinstance(value, list) and isinstance(label, int)
+
+
+def _path(row: Row, value: Any) -> Path:
+    """Return where in `value` a finding lies: pydantic's path without the types that it tried on the way."""
+    loc = row["loc"]
+    if row["type"] != "missing":
+        found = list(_ways(loc, value))
+        return next((way for way, reached in found if reached is row["input"]), found[0][0])
+    ways = list(_ways(loc[:-1], value))
+    lacking = (way for way, reached in ways if isinstance(reached, dict) and reached.get(loc[-1]) is None)
+    return (*next(lacking, ways[0][0]), *loc[-1:])
+
+
+def _ways(loc: Path, value: Any) -> Iterator[tuple[Path, Any]]:
+    """Yield paths into `value` that leave out parts of `loc`, and what they lead to; there are several where
+    a tag is a field's name, too.
     """
     if not loc:
-        return ()
-    part, rest = loc[0], loc[1:]
-    skipped = _inside(rest, value)
-    if not (part < len(value) if isinstance(value, list) and isinstance(part, int) else _has(value, part)):
-        return skipped
-    return max((part, *_inside(rest, value[part])), skipped, key=lambda one: (one[-1:] == loc[-1:], len(one)))
-
-
-def _has(value: Any, part: int | str) -> bool:
-    return isinstance(value, dict) and part in value
-
-
-def written(path: Path) -> str:
-    """Write a path as `messages[0].content`."""
-    parts = [f"[{part}]" if isinstance(part, int) else f".{part[:80]}" for part in path]
-    return "".join(parts).removeprefix(".")
+        yield (), value
+        return
+    if _has(value, loc[0]):
+        yield from (((loc[0], *way), reached) for way, reached in _ways(loc[1:], value[loc[0]]))
+        if not _is_tag(value, loc[0]):
+            return
+    yield from _ways(loc[1:], value)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PrivateAttr, ValidationError
@@ -14,7 +15,7 @@ from conch.errors import ApiError, invalid
 from speech.vad import TurnDetection
 
 from ..audio.schema import MOST_KEYWORDS, prompted, spoken
-from ..explanations import explained, path
+from ..explanations import fault
 from ..fields import Fields
 
 PATH = "session.audio.input.transcription."
@@ -228,14 +229,10 @@ def _fault(error: ValidationError | ApiError, update: Any) -> tuple[ApiError, li
     """Return what is wrong with an update, and the path of the field to remove."""
     if isinstance(error, ApiError):
         return error, (error.param or "session").removeprefix("session.").split(".")
-    first = max(error.errors(), key=lambda row: len(row["loc"]))
-    place = [part for part in path(first, update) if isinstance(part, str)]
-    param = ".".join(["session", *place])
-    if first["type"] == "extra_forbidden":
-        return ApiError(
-            400, f"unknown field {param}; remove it", param=param, code="unknown_parameter"
-        ), place
-    return invalid(param, f"{param}{explained([first])}"), place
+    found = fault(error.errors(), update)
+    place = [part for part in found.path if isinstance(part, str)]
+    found = replace(found, path=("session", *found.path))
+    return found.error(found.place), place
 
 
 def _without(update: Any, place: list[str]) -> Any:

@@ -12,6 +12,7 @@ from pydantic import Tag as Of
 
 from conch.errors import ApiError, refused
 
+from ..explanations import explained
 from ..fields import Fields, Json, Only, Text
 from .schema import BILLING, ChatRequest, StreamOptions
 from .tools import FunctionName, Name
@@ -224,7 +225,8 @@ class ResponseRequest(Fields):
         try:
             return ChatRequest.model_validate(self._fields(choice))
         except ValidationError as error:
-            raise refused("input", f"is not a conversation: {error.errors()[0]['msg']}") from error
+            told = explained(error.errors()[:1]).strip(": ")
+            raise refused("input", f"is not a conversation: {told}") from error
 
     def _fields(self, choice: Any) -> dict[str, Any]:
         return {

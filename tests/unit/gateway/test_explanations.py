@@ -1,7 +1,8 @@
-"""Where in a client's own body a fault lies, whatever types pydantic tried on the way."""
+"""Which fault in a client's own body is told, and where it lies, whatever types pydantic tried on the way."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -11,14 +12,12 @@ from fastapi.testclient import TestClient
 from gateway import errors
 from gateway.retrieval.schema import SearchRequest
 from gateway.text.items import ResponseRequest
-from gateway.text.schema import ChatRequest
+from gateway.text.schema import ChatRequest, CompletionRequest
 
 USER = {"role": "user", "content": "x"}
 NAMED = {"type": "function", "function": {"name": "a"}}
-
-
-def said(part: dict[str, Any]) -> dict[str, Any]:
-    return {"messages": [{"role": "user", "content": [part]}]}
+COMPARED = {"type": "eq", "key": "a", "value": 1}
+FORMAT = {"type": "json_schema", "name": "a", "schema": {}, "foo": 1}
 
 
 @pytest.fixture(scope="module")
@@ -29,71 +28,124 @@ def client() -> TestClient:
     @app.post("/chat")
     def chat(_: ChatRequest) -> None: ...
 
+    @app.post("/completion")
+    def completion(_: CompletionRequest) -> None: ...
+
     @app.post("/response")
     def response(_: ResponseRequest) -> None: ...
 
     @app.post("/search")
-    def search(_: SearchRequest) -> None: ...
+    def search(_: SearchRequest, most: int = 1) -> None: ...
 
     return TestClient(app)
 
 
+def part(**fields: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": [fields]}]}
+
+
+def item(**fields: Any) -> dict[str, Any]:
+    return {"input": [{"role": "user", "content": [fields]}]}
+
+
+BODIES: dict[str, dict[str, Any]] = {
+    "chat": {"model": "m", "messages": [USER]},
+    "completion": {"model": "m", "prompt": "x"},
+    "response": {"model": "m", "input": "x"},
+    "search": {"query": "x"},
+}
+
+
 @pytest.mark.parametrize(
-    ("fields", "place"),
+    ("route", "fields", "place"),
     [
-        ({"a b": 1}, "a b"),
-        ({"str": 1}, "str"),
-        ({"messages": [{**USER, "text": 1}]}, "messages[0].text"),
-        (said({"type": "text", "text": "x", "foo": 1}), "messages[0].content[0].foo"),
+        ("chat", {"a b": 1}, "a b"),
+        ("chat", {"str": 1}, "str"),
+        ("chat", {"messages": [{**USER, "text": 1}]}, "messages[0].text"),
+        ("chat", part(type="text", text="x", foo=1), "messages[0].content[0].foo"),
         (
-            said({"type": "image_url", "image_url": {"url": "x", "foo": 1}}),
-            "messages[0].content[0].image_url.foo",
+            "chat",
+            part(type="image_url", image_url={"url": "x", "a": 1}),
+            "messages[0].content[0].image_url.a",
         ),
-        ({"stream_options": {"foo": 1}}, "stream_options.foo"),
-        ({"tools": [{**NAMED, "foo": 1}]}, "tools[0].foo"),
-        ({"tool_choice": {**NAMED, "foo": 1}}, "tool_choice.foo"),
+        ("chat", {"stream_options": {"foo": 1}}, "stream_options.foo"),
+        ("chat", {"tools": [{**NAMED, "foo": 1}]}, "tools[0].foo"),
+        ("chat", {"tool_choice": {**NAMED, "foo": 1}}, "tool_choice.foo"),
+        ("response", {"input": [{"type": "message", **USER, "foo": 1}]}, "input[0].foo"),
+        ("response", item(type="input_text", text="x", foo=1), "input[0].content[0].foo"),
+        ("response", {"reasoning": {"foo": 1}}, "reasoning.foo"),
+        ("response", {"text": {"format": FORMAT}}, "text.format.foo"),
+        ("search", {"filters": {**COMPARED, "foo": 1}}, "filters.foo"),
     ],
 )
-def test_an_unknown_field_is_named_with_its_path(client: TestClient, fields: Any, place: str) -> None:
-    error = client.post("/chat", json={"model": "m", "messages": [USER], **fields}).json()["error"]
+def test_an_unknown_field_is_named_with_its_path(
+    client: TestClient, route: str, fields: Any, place: str
+) -> None:
+    error = client.post(f"/{route}", json={**BODIES[route], **fields}).json()["error"]
     assert (error["param"], error["code"]) == (place, "unknown_parameter")
     assert error["message"] == f"unknown field {place!r}; remove it"
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("route", "fields", "place", "told"),
     [
-        ({"messages": [5]}, "messages[0] must be an object, not 5"),
-        (said({"type": "text"}), "messages[0].content[0].text is missing; send it"),
-        (said({"type": "text", "text": 5}), "messages[0].content[0].text must be a valid string, not 5"),
-        ({"tool_choice": {"type": "function"}}, "tool_choice.function is missing; send it"),
-        ({"logit_bias": {"5": "x"}}, 'logit_bias.5 must be a valid number, not "x"'),
-    ],
-)
-def test_a_wrong_value_is_named_with_its_path(client: TestClient, fields: Any, message: str) -> None:
-    error = client.post("/chat", json={"model": "m", "messages": [USER], **fields}).json()["error"]
-    assert error["message"] == message
-    assert error["param"] in fields
-
-
-@pytest.mark.parametrize(
-    ("fields", "place"),
-    [
-        ({"input": [{"type": "message", **USER, "foo": 1}]}, "input[0].foo"),
-        ({"reasoning": {"foo": 1}}, "reasoning.foo"),
+        ("chat", {"messages": [5]}, "messages[0]", " must be an object, not 5"),
         (
-            {"text": {"format": {"type": "json_schema", "name": "a", "schema": {}, "foo": 1}}},
-            "text.format.foo",
+            "chat",
+            {"messages": [{"role": "usr", "content": [{"type": "text"}]}]},
+            "messages[0].role",
+            " must be",
         ),
+        ("chat", part(type="text"), "messages[0].content[0].text", " is missing; send it"),
+        ("chat", part(type="text", text=None), "messages[0].content[0].text", " is missing; send it"),
+        (
+            "chat",
+            part(type="text", text={"text": "x"}),
+            "messages[0].content[0].text",
+            " must be a valid string",
+        ),
+        ("chat", part(type="video"), "messages[0].content[0]", " has the type 'video'; send one of"),
+        (
+            "chat",
+            {"tool_choice": "some"},
+            "tool_choice",
+            " must be 'none', 'auto' or 'required', not \"some\"",
+        ),
+        ("chat", {"tool_choice": {"type": "custom"}}, "tool_choice.type", " must be 'function'"),
+        ("chat", {"tool_choice": {"type": "function"}}, "tool_choice.function", " is missing"),
+        ("chat", {"tools": [{"type": "code"}]}, "tools[0].type", " must be 'function', not \"code\""),
+        ("chat", {"logit_bias": {"5": "x"}}, "logit_bias.5", ' must be a valid number, not "x"'),
+        ("chat", {"stop": 5}, "stop", " must be a valid string or a valid list, not 5"),
+        ("completion", {"prompt": [[1], ["a"]]}, "prompt[1][0]", ' must be a valid integer, not "a"'),
+        ("completion", {"prompt": ["a", 1]}, "prompt[1]", " must be a valid string, not 1"),
+        ("response", item(type="text", text="x"), "input[0].content[0].type", " must be 'input_text' or"),
+        ("response", item(type="input_text", text=5), "input[0].content[0].text", " must be a valid string"),
+        ("search", {"filters": {**COMPARED, "value": [1]}}, "filters", ": 'eq' compares with one value"),
+        ("search", {"filters": {**COMPARED, "type": "equals"}}, "filters.type", " must be 'eq', 'ne'"),
+        ("search", {"filters": {**COMPARED, "key": 5}}, "filters.key", " must be a valid string, not 5"),
+        (
+            "search",
+            {"filters": {"type": "and", "filters": 5}},
+            "filters.filters",
+            " must be a valid list, not 5",
+        ),
+        (
+            "search",
+            {"filters": {"type": "and", "filters": [{"type": "or", "filters": [{**COMPARED, "key": None}]}]}},
+            "filters.filters[0].filters[0].key",
+            " must be a valid string, not null",
+        ),
+        ("search", {"query": "x" * 5000}, "query", " has 5000 characters; send 4096 at most"),
     ],
 )
-def test_responses_are_no_exception(client: TestClient, fields: Any, place: str) -> None:
-    error = client.post("/response", json={"model": "m", "input": "x", **fields}).json()["error"]
-    assert (error["param"], error["code"]) == (place, "unknown_parameter")
+def test_what_is_wrong_is_told_of_the_type_that_a_value_has(
+    client: TestClient, route: str, fields: Any, place: str, told: str
+) -> None:
+    error = client.post(f"/{route}", json={**BODIES[route], **fields}).json()["error"]
+    assert error["param"] == re.split(r"[.[]", place)[0]
+    assert error["message"].startswith(place + told)
 
 
-def test_a_fault_in_one_of_two_types_is_told(client: TestClient) -> None:
-    """Not that the value is not of the other."""
-    filters = {"type": "eq", "key": "a", "value": [1]}
-    error = client.post("/search", json={"query": "x", "filters": filters}).json()["error"]
-    assert "compares with one value" in error["message"]
+def test_a_parameter_of_the_query_is_named(client: TestClient) -> None:
+    error = client.post("/search?most=many", json=BODIES["search"]).json()["error"]
+    assert (error["param"], error["message"]) == ("most", 'most must be a valid integer, not "many"')
