@@ -47,10 +47,9 @@ def _from_validation(error: RequestValidationError) -> ApiError:
         return ApiError(
             400, "the body must be a JSON object, sent as Content-Type: application/json", code="invalid_json"
         )
-    place, *_ = first["loc"]
-    found = fault([{**row, "loc": row["loc"][1:]} for row in rows if row["loc"][0] == place], error.body)
-    if place != "body":  # a parameter of the path or of the query
-        found = Fault(found.rows, found.rows[0]["loc"])
+    inside = [{**row, "loc": row["loc"][1:]} for row in rows]
+    alone = Fault(inside[:1], inside[0]["loc"])  # a parameter of the path or of the query
+    found = fault(inside, error.body) if first["loc"][0] == "body" else alone
     return found.error(str(found.path[0]) if found.path else None)
 
 

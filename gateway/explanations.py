@@ -29,21 +29,22 @@ class Fault:
         parts = [f"[{part}]" if isinstance(part, int) else f".{part[:80]}" for part in self.path]
         return "".join(parts).removeprefix(".")
 
-    def error(self, param: str | None) -> ApiError:
+    def error(self, param: str | None, place: str = "") -> ApiError:
         """Return the 400 that says so. `param`: the field to name with a wrong value; an unknown field is
-        named itself.
+        named itself. `place`: as the client writes it.
         """
+        place = place or self.place
         if self.rows[0]["type"] == "extra_forbidden":
-            message = f"unknown field {self.place!r}; remove it"
-            return ApiError(400, message, param=self.place, code="unknown_parameter")
-        return invalid(param, f"{self.place or 'the body'}{explained(self.rows)}")
+            return ApiError(400, f"unknown field {place!r}; remove it", param=place, code="unknown_parameter")
+        return invalid(param, f"{place or 'the body'}{explained(self.rows)}")
 
 
 def fault(rows: Sequence[Row], value: Any) -> Fault:
     """Choose the fault to tell among pydantic's findings about `value`: the first one, and where a value may
     be of several types, the one inside the type that it has.
     """
-    chosen = _chosen(rows, value, 0)
+    broken = [row for row in rows if row["type"] == "string_unicode"]  # perhaps of a key, which has no place
+    chosen = broken[:1] or _chosen(rows, value, 0)
     return Fault(chosen, _path(chosen[0], value))
 
 
@@ -72,10 +73,11 @@ SENTENCES = {
     "too_short": " has {actual_length} items; send at least {min_length}",
     "string_too_long": " has {length} characters; send {max_length} at most",
     "string_too_short": " has {length} characters; send at least {min_length}",
-    "union_tag_invalid": " has the type {tag!r}; send one of {expected_tags}",
+    "union_tag_invalid": " has the type {tag!r:.80}; send one of {expected_tags}",
     "union_tag_not_found": " has no type; send an object with one",
     "string_pattern_mismatch": " does not match the pattern {pattern}",
     "string_unicode": " contains an unpaired surrogate; send valid Unicode",
+    **dict.fromkeys(("int_parsing_size", "int_from_float"), SHOULD + "a valid integer"),
     **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), SHOULD + "an object"),
     "tuple_type": SHOULD + "a valid list",
 }
@@ -105,13 +107,14 @@ def _chosen(rows: Sequence[Row], value: Any, depth: int) -> Sequence[Row]:
     for row in rows:
         groups.setdefault(row["loc"][depth], []).append(row)
     label, group = next(iter(groups.items()))
-    if len(groups) == 1 or any(_is_field(one, rows, value, depth) for one in groups):
+    if len(groups) == 1 or any(_is_field(one, found, value, depth) for one, found in groups.items()):
         return _chosen(group, _entered(value, label, group, depth), depth + 1)
     fits = [_fit(one, value, depth + 1) for one in groups.values()]
-    tried = [one for one, fit in zip(groups.values(), fits, strict=True) if fit == max(fits)]
-    if max(fits) == FITS:
+    best = max(fits)
+    tried = [one for one, fit in zip(groups.values(), fits, strict=True) if fit == best]
+    if best == FITS:
         return _chosen(max(tried, key=lambda one: len(one[0]["loc"])), value, depth + 1)
-    told = [row for one in tried for row in one if row["type"] == "literal_error" or max(fits) == OTHER]
+    told = [row for one in tried for row in one if row["type"] == "literal_error" or best == OTHER]
     nearest = min(len(row["loc"]) for row in told)
     return [row for row in told if len(row["loc"]) == nearest]
 
@@ -120,7 +123,7 @@ def _fit(rows: Sequence[Row], value: Any, depth: int) -> int:
     """Tell how well `value` fits a type, by the findings about it."""
     whole = next((row["type"] for row in rows if len(row["loc"]) == depth), "")
     if whole == "literal_error":
-        return OTHER if isinstance(value, dict | list) else TAGGED
+        return TAGGED if isinstance(value, str) else OTHER
     if whole.endswith(("_type", "_parsing")):
         return OTHER
     tags = [row for row in rows if len(row["loc"]) == depth + 1 and row["type"] == "literal_error"]
@@ -128,9 +131,9 @@ def _fit(rows: Sequence[Row], value: Any, depth: int) -> int:
 
 
 def _is_field(label: int | str, rows: Sequence[Row], value: Any, depth: int) -> bool:
-    """Tell whether a label is a field or an index, and not the name of a type."""
-    loc = (*rows[0]["loc"][:depth], label)
-    return _has(value, label) or any(row["loc"] == loc and row["type"] == "missing" for row in rows)
+    """Tell whether the label of these findings is a field or an index, and not the name of a type."""
+    missing = any(row["type"] == "missing" and len(row["loc"]) == depth + 1 for row in rows)
+    return missing or _has(value, label)
 
 
 def _entered(value: Any, label: int | str, rows: Sequence[Row], depth: int) -> Any:
@@ -142,22 +145,28 @@ def _entered(value: Any, label: int | str, rows: Sequence[Row], depth: int) -> A
 
 
 def _is_tag(value: Any, label: int | str) -> bool:
-    return isinstance(value, dict) and value.get("type") == label
+    """Tell whether a label can be a type's tag, which an object need not have."""
+    return isinstance(value, dict) and value.get("type", label) == label
 
 
 def _has(value: Any, label: int | str) -> bool:
-    return label in value if isinstance(value, dict) else isinstance(value, list) and isinstance(label, int)
+    if isinstance(value, list):
+        return isinstance(label, int) and label < len(value)
+    return isinstance(value, dict) and label in value
 
 
 def _path(row: Row, value: Any) -> Path:
     """Return where in `value` a finding lies: pydantic's path without the types that it tried on the way."""
-    loc = row["loc"]
-    if row["type"] != "missing":
-        found = list(_ways(loc, value))
-        return next((way for way, reached in found if reached is row["input"]), found[0][0])
-    ways = list(_ways(loc[:-1], value))
-    lacking = (way for way, reached in ways if isinstance(reached, dict) and reached.get(loc[-1]) is None)
-    return (*next(lacking, ways[0][0]), *loc[-1:])
+    loc, given = row["loc"], row["input"]
+    if row["type"] == "missing":
+        ways = list(_ways(loc[:-1], value))
+        lacking = [way for way, found in ways if isinstance(found, dict) and found.get(loc[-1]) is None]
+        return (*max(lacking or [ways[0][0]], key=len), *loc[-1:])
+    # Where a tag is a field's name, too: the way to the last label, if that is a field, and to the value.
+    ways = sorted(
+        _ways(loc, value), key=lambda one: (one[0][-1:] != loc[-1:], one[1] is not given, one[1] != given)
+    )
+    return ways[0][0]
 
 
 def _ways(loc: Path, value: Any) -> Iterator[tuple[Path, Any]]:

@@ -14,7 +14,7 @@ from conch.errors import ApiError, invalid, refused
 from speech.options import Options
 from speech.vad import TurnDetection
 
-from ..explanations import explained
+from ..explanations import fault
 from ..fields import Only, kept
 from .languages import language_code
 from .speakers import DIARIZED, WITH_SPEAKERS, SpeakerFields, SpeakersWanted
@@ -185,7 +185,7 @@ def _parse(kind: type[T], fields: Mapping[str, list[str]]) -> T:
     try:
         return kind(**given)
     except ValidationError as error:
-        raise _invalid(error) from error
+        raise _invalid(error, given) from error
 
 
 def _meant(fields: Mapping[str, list[str]], kind: type[TranslationRequest]) -> dict[str, list[str]]:
@@ -251,12 +251,11 @@ def _object(text: str) -> object:
         ) from None
 
 
-def _invalid(error: ValidationError) -> ApiError:
-    first = max(error.errors(), key=lambda row: len(row["loc"]))
-    name = str(first["loc"][0])
+def _invalid(error: ValidationError, given: Mapping[str, Any]) -> ApiError:
+    found = fault(error.errors(), given)
+    name, *inner = (str(part)[:80] for part in found.path)
     param = f"{name}[]" if name in REPEATED else name
-    place = next((f"[{part}]" for part in first["loc"][2:]), "") if name == "chunking_strategy" else ""
-    return invalid(param, f"{param}{place}{explained([first])}")
+    return found.error(param, param + "".join(f"[{part}]" for part in inner if name == "chunking_strategy"))
 
 
 def options(request: TranslationRequest, task: str) -> Options:

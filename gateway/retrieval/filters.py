@@ -57,7 +57,7 @@ class Compound(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     type: Literal["and", "or"]
-    filters: list[ComparisonFilter | Compound] = Field(min_length=1, max_length=MOST)
+    filters: Annotated[list[Filter], Field(min_length=1, max_length=MOST, fail_fast=True)]
 
     @model_validator(mode="before")
     @classmethod
@@ -70,6 +70,9 @@ class Compound(BaseModel):
     def accepts(self, attributes: Attributes) -> bool:
         found = (one.accepts(attributes) for one in self.filters)
         return all(found) if self.type == "and" else any(found)
+
+
+Filter = Annotated[ComparisonFilter | Compound, Field(discriminator="type")]
 
 
 def depth(data: Any, limit: int = DEEPEST + 1) -> int:

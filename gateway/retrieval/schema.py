@@ -17,7 +17,7 @@ from ..embeddings.schema import Part, content
 from ..fields import Fields, Text
 from ..text.schema import TextPart
 from ..vision.parts import ImagePart
-from .filters import ComparisonFilter, Compound, Value
+from .filters import Filter, Value
 
 PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
 MOST_FILES = 2000  # of one batch
@@ -183,7 +183,7 @@ class SearchRequest(Fields):
     )
     question: Annotated[Text, Field(min_length=1, max_length=LONGEST_QUERY)] | None = None
     model: Id | None = None
-    filters: ComparisonFilter | Compound | None = None
+    filters: Filter | None = None
     max_num_results: int = Field(10, ge=1, le=50, strict=True)
     ranking_options: Ranking = Ranking()
     rewrite_query: bool = False

@@ -44,6 +44,9 @@ class InputImage(Fields):
     image_url: Text
 
 
+Part = Annotated[InputText | InputImage, Field(discriminator="type")]
+
+
 class InputMessage(Fields):
     """A message of a conversation; an earlier answer may be sent back unchanged."""
 
@@ -51,7 +54,7 @@ class InputMessage(Fields):
 
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
-    content: Text | Annotated[list[InputText | InputImage], Field(fail_fast=True)]
+    content: Text | Annotated[list[Part], Field(fail_fast=True)]
 
     def message(self) -> dict[str, Any]:
         """Convert it to a chat message."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import time
 from typing import Any
 
 import pytest
@@ -118,10 +120,15 @@ def test_an_unknown_field_is_named_with_its_path(
         ("chat", {"stop": 5}, "stop", " must be a valid string or a valid list, not 5"),
         ("completion", {"prompt": [[1], ["a"]]}, "prompt[1][0]", ' must be a valid integer, not "a"'),
         ("completion", {"prompt": ["a", 1]}, "prompt[1]", " must be a valid string, not 1"),
-        ("response", item(type="text", text="x"), "input[0].content[0].type", " must be 'input_text' or"),
+        ("response", item(type="text", text="x"), "input[0].content[0]", " has the type 'text'; send one of"),
         ("response", item(type="input_text", text=5), "input[0].content[0].text", " must be a valid string"),
         ("search", {"filters": {**COMPARED, "value": [1]}}, "filters", ": 'eq' compares with one value"),
-        ("search", {"filters": {**COMPARED, "type": "equals"}}, "filters.type", " must be 'eq', 'ne'"),
+        (
+            "search",
+            {"filters": {**COMPARED, "type": "equals"}},
+            "filters",
+            " has the type 'equals'; send one of 'eq'",
+        ),
         ("search", {"filters": {**COMPARED, "key": 5}}, "filters.key", " must be a valid string, not 5"),
         (
             "search",
@@ -135,13 +142,37 @@ def test_an_unknown_field_is_named_with_its_path(
             "filters.filters[0].filters[0].key",
             " must be a valid string, not null",
         ),
+        (
+            "response",
+            {"input": [{**USER, "content": [{"type": "input_text"}], "message": {"content": []}}]},
+            "input[0].content[0].text",
+            " is missing; send it",
+        ),
+        ("response", {"input": [{"message": USER}]}, "input[0].role", " is missing; send it"),
+        (
+            "response",
+            {"input": [{**USER, "content": 5, "message": "x"}]},
+            "input[0].content",
+            " must be a valid",
+        ),
+        ("response", item(type="input_text", file_id="a"), "input[0].content[0].text", " is missing"),
+        (
+            "chat",
+            {"tool_choice": 5},
+            "tool_choice",
+            " must be 'none', 'auto' or 'required' or an object, not 5",
+        ),
+        ("chat", part(type="video" * 50), "messages[0].content[0]", " has the type 'video"),
+        ("chat", {"max_tokens": "1" * 5000}, "max_tokens", " must be a valid integer, not"),
         ("search", {"query": "x" * 5000}, "query", " has 5000 characters; send 4096 at most"),
     ],
 )
 def test_what_is_wrong_is_told_of_the_type_that_a_value_has(
     client: TestClient, route: str, fields: Any, place: str, told: str
 ) -> None:
-    error = client.post(f"/{route}", json={**BODIES[route], **fields}).json()["error"]
+    body = json.dumps({**BODIES[route], **fields})  # halves of surrogate pairs, too
+    headers = {"Content-Type": "application/json"}
+    error = client.post(f"/{route}", content=body, headers=headers).json()["error"]
     assert error["param"] == re.split(r"[.[]", place)[0]
     assert error["message"].startswith(place + told)
 
@@ -149,3 +180,13 @@ def test_what_is_wrong_is_told_of_the_type_that_a_value_has(
 def test_a_parameter_of_the_query_is_named(client: TestClient) -> None:
     error = client.post("/search?most=many", json=BODIES["search"]).json()["error"]
     assert (error["param"], error["message"]) == ("most", 'most must be a valid integer, not "many"')
+
+
+def test_thousands_of_faults_are_told_at_once(client: TestClient) -> None:
+    """Of keys with half a surrogate pair, pydantic names none as it was sent."""
+    biases = {f"\ud800{i}": "x" for i in range(4000)}
+    body = json.dumps({**BODIES["chat"], "logit_bias": biases})
+    began = time.process_time()
+    error = client.post("/chat", content=body, headers={"Content-Type": "application/json"}).json()["error"]
+    assert error["message"] == 'logit_bias must be a valid number, not "x"'
+    assert time.process_time() - began < 2
