@@ -16,10 +16,11 @@ import sys
 import tempfile
 import weakref
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -67,8 +68,26 @@ class Ranks:
             try:
                 pipe.send(command)
             except BrokenPipeError:
-                print("a rank has died", file=sys.stderr, flush=True)
-                os._exit(1)
+                _leave()
+
+    @contextmanager
+    def summing(self) -> Iterator[None]:
+        """Work together with all. If one dies meanwhile, this process exits, too: gloo raises an error then,
+        NCCL waits for the guard to end the instance.
+        """
+        try:
+            yield
+        except RuntimeError:
+            if any(self._has_ended(process) for process in self.processes):
+                _leave()
+            raise
+
+    @staticmethod
+    def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+        """Tell whether a process has ended; its connections close a moment before it does."""
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(1)
+        return process.returncode is not None
 
     def release(self) -> None:
         """Close the pipes, which ends the followers."""
@@ -85,6 +104,11 @@ class Ranks:
                 process.wait()
 
 
+def _leave() -> NoReturn:
+    print("a rank has died", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
 class LeadingBatch(RunningBatch):
     """A RunningBatch of rank 0. `keys` identify the encoder outputs that the others have, too."""
 
@@ -93,7 +117,8 @@ class LeadingBatch(RunningBatch):
 
     def step(self, rows: Sequence[Row]) -> Step:
         self.ranks.tell("step", [self._told(row) for row in rows])
-        return self.batch.step(rows)
+        with self.ranks.summing():
+            return self.batch.step(rows)
 
     def _told(self, row: Row) -> Told:
         if row.parent is not None:
@@ -137,7 +162,8 @@ class LeadingRuntime:
     def encode(self, sources: Sequence[EncoderSource]) -> list[TorchMemory]:
         self._forget()
         self.ranks.tell("encode", [(source.key, source.data.numpy()) for source in sources])
-        memories = self.runtime.encode(sources)
+        with self.ranks.summing():
+            memories = self.runtime.encode(sources)
         for source, memory in zip(sources, memories, strict=True):
             if memory not in self.keys:
                 self.keys[memory] = source.key

@@ -1,0 +1,42 @@
+"""An engine across two processes of which one dies."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from build.catalog import ROOT
+
+from ..engines import export
+from .test_text_engines import model_of
+
+pytestmark = pytest.mark.long
+
+# The other rank stops, gets the command, and dies while this one waits for its part of a sum.
+STEP = """
+import os, signal, sys, threading
+from pathlib import Path
+from serving.engine.runtime import Row
+from serving.engine.torch import load
+
+engine = load(Path(sys.argv[1]), {"precision": "float32", "max_rows": 4, "tp_size": 2})
+batch, other = engine.batch(), engine.ranks.processes[0].pid
+os.kill(other, signal.SIGSTOP)
+threading.Timer(0.5, os.kill, (other, signal.SIGKILL)).start()
+batch.step([Row(None, (5, 6), 0, None)])
+"""
+
+
+def test_a_rank_that_dies_in_a_sum_ends_the_first(tmp_path: Path) -> None:
+    """So requests fail over; an error of the engine would be their answer."""
+    weights, engine = tmp_path / "weights", tmp_path / "engine"
+    engine.mkdir()
+    model_of("gpt2").save_pretrained(weights)
+    export("torch", "gpt2", weights, engine)
+    command = [sys.executable, "-c", STEP, str(engine)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
+    assert (done.returncode, "a rank has died" in done.stderr) == (1, True), done.stderr
+    assert "Traceback" not in done.stderr
