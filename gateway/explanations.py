@@ -30,13 +30,14 @@ class Fault:
         return "".join(parts).removeprefix(".")
 
     def error(self, param: str | None, place: str = "") -> ApiError:
-        """Return the 400 that says so. `param`: the field to name with a wrong value; an unknown field is
-        named itself. `place`: as the client writes it.
+        """Return the 400 that says so. `param`: the field to name with a wrong value; an unknown field of a
+        JSON body is named itself. `place`: as a form writes it.
         """
-        place = place or self.place
+        shown = place or self.place
         if self.rows[0]["type"] == "extra_forbidden":
-            return ApiError(400, f"unknown field {place!r}; remove it", param=place, code="unknown_parameter")
-        return invalid(param, f"{place or 'the body'}{explained(self.rows)}")
+            named = param if place else shown
+            return ApiError(400, f"unknown field {shown!r}; remove it", param=named, code="unknown_parameter")
+        return invalid(param, f"{shown or 'the body'}{explained(self.rows)}")
 
 
 def fault(rows: Sequence[Row], value: Any) -> Fault:
