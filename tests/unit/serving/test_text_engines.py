@@ -224,14 +224,14 @@ def test_int8_weights_are_near_the_others(tmp_path: Path, name: str) -> None:
     for compress in ("none", "int8"):
         (engine := tmp_path / compress).mkdir()
         export("openvino", name.removeprefix("flan-"), tmp_path / "weights", engine, "--compress", compress)
-        running, ids = runtime("openvino", engine), prompts(3)[-1]
+        running, ids = runtime("openvino", engine), prompts(4)[-1]
         memory = None if name == "gpt2" else running.encode([np.array(ids)])[0]
         start = tuple(ids) if memory is None else (0,)
         logits = running.batch().step([Row(None, start, 0, memory)]).logits(0)
         found[compress] = [logits, *([] if memory is None else memory.parts)]
     for exact, near in zip(*found.values(), strict=True):
         off = np.linalg.norm(near - exact) / np.linalg.norm(exact)
-        assert 0 < off <= 0.2  # T5's small random models exaggerate: 0.13
+        assert 0 < off <= 0.2  # random T5 models, whose attention has no scale, exaggerate: more with each id
     names = [] if name == "gpt2" else ["encoder.bin"]
     for file in [*names, "decoder.bin"]:
         sizes = [(tmp_path / compress / file).stat().st_size for compress in found]
