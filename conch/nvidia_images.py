@@ -159,9 +159,8 @@ class TensorRtLlmImage(NvidiaImage):
                 f"{self.python} cannot be asked for TensorRT-LLM's version ({error}); run this in Conch's "
                 "trtllm image, or use TARGET=openvino"
             ) from error
-        found: dict[str, str] = dict(
-            reversed(json.loads(done.stdout))
-        )  # of several, Python imports the first
+        # Of several installations of a package, Python imports the first.
+        found: dict[str, str] = dict(reversed(json.loads(done.stdout)))
         if "tensorrt_llm" not in found:
             raise ToolchainError(
                 f"{self.python} has no TensorRT-LLM; run this in Conch's trtllm image, or use TARGET=openvino"

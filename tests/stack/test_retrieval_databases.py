@@ -105,22 +105,22 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
         yield url
 
 
-def own(url: str) -> str:
-    """A document database of a test's own: its worker finds nobody else's records."""
+def new_database(url: str) -> str:
+    """A document database for one test: its worker finds nobody else's records."""
     base, _, asked = url.partition("?")
     return f"{base}{next(NUMBERS)}?{asked}" if asked else f"{base}{next(NUMBERS)}"
 
 
 @pytest.fixture(params=["sqlite", "mongo"])
 def documents_url(request: pytest.FixtureRequest, servers: Callable[[str], str]) -> str:
-    return own(servers(request.param))
+    return new_database(servers(request.param))
 
 
 @pytest.fixture(params=[("sqlite", "lite"), ("mongo", "milvus")], ids="-".join)
 def urls(request: pytest.FixtureRequest, servers: Callable[[str], str]) -> tuple[str, str]:
     """Each database once: neither kind knows which of the other it works with."""
     documents, vectors = request.param
-    return own(servers(documents)), servers(vectors)
+    return new_database(servers(documents)), servers(vectors)
 
 
 @asynccontextmanager
