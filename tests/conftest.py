@@ -7,11 +7,13 @@ are marked `slow` or `long` as a whole are not even imported: most of them impor
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import iscoroutinefunction
 from pathlib import Path
 
 if WORKER := os.environ.get("PYTEST_XDIST_WORKER", ""):  # before torch is imported, which counts then
@@ -29,6 +31,7 @@ for name in (
         transports = import_module(f"{name}._transports.default")
         transports.create_ssl_context = cache(transports.create_ssl_context)  # type: ignore[attr-defined]
 
+COROUTINE_SECONDS = 120  # of a test that is a coroutine
 WHOLE_FILE = re.compile(r"^pytestmark = pytest\.mark\.(slow|long)\b", re.MULTILINE)
 
 
@@ -49,3 +52,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine function in an event loop of its own."""
+    if not iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    asyncio.run(asyncio.wait_for(pyfuncitem.obj(**arguments), COROUTINE_SECONDS))
+    return True

@@ -141,10 +141,6 @@ async def opened(urls: tuple[str, str], *models: Words, run: bool = True) -> Asy
         await library.vectors.close()
 
 
-def run(case: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(case(), 120))
-
-
 async def new_store(library: Library, *models: str) -> Record:
     body = {"name": "", "description": None, "metadata": {}, "next": [], "active": 0}
     record = Record(
@@ -202,226 +198,203 @@ async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 40) -
         await asyncio.sleep(0.1)
 
 
-def test_a_wrong_password_is_refused(servers: Callable[[str], str]) -> None:
+async def test_a_wrong_password_is_refused(servers: Callable[[str], str]) -> None:
     """A 503 that names the database; nobody without a password is let in, either."""
-
-    async def case() -> None:
-        url = servers("mongo")
-        nobody = url.partition("?")[0].replace(f"{MONGO_USER}@", "")
-        for one, given in ((url, "wrong"), (nobody, "")):
-            documents = open_documents(one, given)
-            with pytest.raises(DocumentsDown, match=r"document database \(MongoDB\) does not answer"):
-                await documents.get(FILE, ["file-1"])
-            await documents.close()
-
-    run(case)
+    url = servers("mongo")
+    nobody = url.partition("?")[0].replace(f"{MONGO_USER}@", "")
+    for one, given in ((url, "wrong"), (nobody, "")):
+        documents = open_documents(one, given)
+        with pytest.raises(DocumentsDown, match=r"document database \(MongoDB\) does not answer"):
+            await documents.get(FILE, ["file-1"])
+        await documents.close()
 
 
-def test_records_change_one_at_a_time(documents_url: str) -> None:
+async def test_records_change_one_at_a_time(documents_url: str) -> None:
     """Insert once, change only what was read, list in both directions with bounds and statuses, sums, what
     is due.
     """
+    documents: Documents = open_documents(documents_url, MONGO_PASSWORD)
+    body = {"a.b": {"$c": [1, 2**80, "ü"]}}
+    rows = [
+        Record("k", str(n), "odd" if n % 2 else "even", 10 + n, "p", f"l{n % 3}", due=n, size=n, body=body)
+        for n in range(6)
+    ]
+    assert all([await documents.insert(row) for row in rows])
+    assert not await documents.insert(replace(rows[0], status="new"))
+    assert await documents.get("k", ["0", "9"]) == {"0": rows[0]}
+    racing = [documents.update(replace(rows[1], status=f"s{n}")) for n in range(8)]
+    won = [one for one in await asyncio.gather(*racing) if one]
+    assert len(won) == 1 and won[0].version == rows[1].version + 1
+    assert await documents.update(replace(rows[1], status="late")) is None
+    assert await documents.update(replace(won[0], status="odd"))
 
-    async def case() -> None:
-        documents: Documents = open_documents(documents_url, MONGO_PASSWORD)
-        body = {"a.b": {"$c": [1, 2**80, "ü"]}}
-        rows = [
-            Record(
-                "k", str(n), "odd" if n % 2 else "even", 10 + n, "p", f"l{n % 3}", due=n, size=n, body=body
-            )
-            for n in range(6)
-        ]
-        assert all([await documents.insert(row) for row in rows])
-        assert not await documents.insert(replace(rows[0], status="new"))
-        assert await documents.get("k", ["0", "9"]) == {"0": rows[0]}
-        racing = [documents.update(replace(rows[1], status=f"s{n}")) for n in range(8)]
-        won = [one for one in await asyncio.gather(*racing) if one]
-        assert len(won) == 1 and won[0].version == rows[1].version + 1
-        assert await documents.update(replace(rows[1], status="late")) is None
-        assert await documents.update(replace(won[0], status="odd"))
+    async def ids(**fields: object) -> list[str]:
+        return [row.id for row in await documents.page(Page("k", {"parent": "p"}, **fields))]  # type: ignore[arg-type]
 
-        async def ids(**fields: object) -> list[str]:
-            return [row.id for row in await documents.page(Page("k", {"parent": "p"}, **fields))]  # type: ignore[arg-type]
-
-        assert await ids(limit=2) == ["5", "4"]
-        assert await ids(limit=2, after=14) == ["3", "2"]
-        assert await ids(descending=False, after=12, before=15) == ["3", "4"]
-        assert await ids(after=14, before=11) == ["3", "2"]
-        assert await ids(statuses=["odd"]) == ["5", "3", "1"]
-        assert [row.id for row in await documents.page(Page("k", {"link": "l1"}))] == ["4", "1"]
-        assert await documents.sums("k", {"parent": "p"}) == {"odd": (3, 9), "even": (3, 6)}
-        assert [row.id for row in await documents.due(3, 2)] == ["1", "2"]
-        assert not await documents.remove(rows[1])
-        assert await documents.remove(rows[2])
-        again = Record("k", "2", "even", 12, "p", "l2")
-        assert await documents.insert(again)
-        assert not await documents.update(replace(rows[2], status="late")), "it was read before"
-        assert not await documents.remove(rows[2])
-        assert await documents.remove(again)
-        await documents.write("o", 0, [b"a", b"b" * 1_000_000])
-        await documents.write("o", 1, [b"c", b"d"])
-        assert [one async for one in documents.read("o")] == [b"a", b"c", b"d"]
-        assert await documents.pieces([("o", 2), ("o", 3)]) == {("o", 2): b"d"}
-        await documents.drop("o")
-        assert [one async for one in documents.read("o")] == []
-        await documents.close()
-
-    run(case)
+    assert await ids(limit=2) == ["5", "4"]
+    assert await ids(limit=2, after=14) == ["3", "2"]
+    assert await ids(descending=False, after=12, before=15) == ["3", "4"]
+    assert await ids(after=14, before=11) == ["3", "2"]
+    assert await ids(statuses=["odd"]) == ["5", "3", "1"]
+    assert [row.id for row in await documents.page(Page("k", {"link": "l1"}))] == ["4", "1"]
+    assert await documents.sums("k", {"parent": "p"}) == {"odd": (3, 9), "even": (3, 6)}
+    assert [row.id for row in await documents.due(3, 2)] == ["1", "2"]
+    assert not await documents.remove(rows[1])
+    assert await documents.remove(rows[2])
+    again = Record("k", "2", "even", 12, "p", "l2")
+    assert await documents.insert(again)
+    assert not await documents.update(replace(rows[2], status="late")), "it was read before"
+    assert not await documents.remove(rows[2])
+    assert await documents.remove(again)
+    await documents.write("o", 0, [b"a", b"b" * 1_000_000])
+    await documents.write("o", 1, [b"c", b"d"])
+    assert [one async for one in documents.read("o")] == [b"a", b"c", b"d"]
+    assert await documents.pieces([("o", 2), ("o", 3)]) == {("o", 2): b"d"}
+    await documents.drop("o")
+    assert [one async for one in documents.read("o")] == []
+    await documents.close()
 
 
-def test_what_is_put_in_is_found(urls: tuple[str, str]) -> None:
-    async def case() -> None:
-        async with opened(urls) as library:
-            store = await new_store(library)
-            assert await texts(library, store, "anything") == []
-            made = [await put(library, store, f"word{n} common", n=n) for n in range(5)]
-            assert {one.status for one in made} == {COMPLETED}
-            assert (await texts(library, store, "word3"))[0] == "word3 common"
-            assert len(await texts(library, store, "common")) == 5
-            some = ComparisonFilter(type="gte", key="n", value=3)
-            assert set(await texts(library, store, "common", chosen=some)) == {"word3 common", "word4 common"}
-            other = await new_store(library)
-            assert await texts(library, other, "common") == []
-            await work.detach(library, store.id, made[0].link)
-            await work.delete_file(library, made[1].link)
-            assert len(await texts(library, store, "common")) == 3
+async def test_what_is_put_in_is_found(urls: tuple[str, str]) -> None:
+    async with opened(urls) as library:
+        store = await new_store(library)
+        assert await texts(library, store, "anything") == []
+        made = [await put(library, store, f"word{n} common", n=n) for n in range(5)]
+        assert {one.status for one in made} == {COMPLETED}
+        assert (await texts(library, store, "word3"))[0] == "word3 common"
+        assert len(await texts(library, store, "common")) == 5
+        some = ComparisonFilter(type="gte", key="n", value=3)
+        assert set(await texts(library, store, "common", chosen=some)) == {"word3 common", "word4 common"}
+        other = await new_store(library)
+        assert await texts(library, other, "common") == []
+        await work.detach(library, store.id, made[0].link)
+        await work.delete_file(library, made[1].link)
+        assert len(await texts(library, store, "common")) == 3
 
-            async def removed() -> bool:
-                rows = await library.documents.page(Page(ATTACHMENT, {"parent": store.id}))
-                return len(rows) == 3 and not await leftovers(library, store)
+        async def removed() -> bool:
+            rows = await library.documents.page(Page(ATTACHMENT, {"parent": store.id}))
+            return len(rows) == 3 and not await leftovers(library, store)
 
-            await until(removed)
-            await work.change(library, STORE, store.id, work.deleting)
-            await until(lambda: _gone(library, store))
-            assert work.collection(store.id, "a") not in await library.vectors.collections()
-
-    run(case)
+        await until(removed)
+        await work.change(library, STORE, store.id, work.deleting)
+        await until(lambda: _gone(library, store))
+        assert work.collection(store.id, "a") not in await library.vectors.collections()
 
 
 async def _gone(library: Library, store: Record) -> bool:
     return not await library.documents.get(STORE, [store.id])
 
 
-def test_a_new_chunking_replaces_the_old_one_at_once(urls: tuple[str, str]) -> None:
+async def test_a_new_chunking_replaces_the_old_one_at_once(urls: tuple[str, str]) -> None:
     """Searches find the old chunks until the new ones are complete, and never both."""
-
-    async def case() -> None:
-        async with opened(urls) as library:
-            store = await new_store(library)
-            text = " ".join(f"w{n}" for n in range(400))
-            file = await new_file(library, text)
-            record = await settled(library, await work.attach(library, store, file, PLAIN), 60)
-            before = await texts(library, store, "w5", limit=50)
-            other = {"attributes": {}, "strategy": {"max_tokens": 200, "overlap": 0}}
-            record = await work.attach(library, store, file, other)
-            seen = [before]
-            while record.status == IN_PROGRESS:
-                record = (await library.documents.get(ATTACHMENT, [record.id]))[record.id]
-                seen.append(await texts(library, store, "w5", limit=50))
-            after = await texts(library, store, "w5", limit=50)
-            assert before != after and len(after) == 1
-            assert all(one in (before, after) for one in seen)
-
-    run(case)
+    async with opened(urls) as library:
+        store = await new_store(library)
+        text = " ".join(f"w{n}" for n in range(400))
+        file = await new_file(library, text)
+        record = await settled(library, await work.attach(library, store, file, PLAIN), 60)
+        before = await texts(library, store, "w5", limit=50)
+        other = {"attributes": {}, "strategy": {"max_tokens": 200, "overlap": 0}}
+        record = await work.attach(library, store, file, other)
+        seen = [before]
+        while record.status == IN_PROGRESS:
+            record = (await library.documents.get(ATTACHMENT, [record.id]))[record.id]
+            seen.append(await texts(library, store, "w5", limit=50))
+        after = await texts(library, store, "w5", limit=50)
+        assert before != after and len(after) == 1
+        assert all(one in (before, after) for one in seen)
 
 
 @pytest.mark.parametrize("place", ["vectors.put", "vectors.count", "documents.write", "documents.update"])
-def test_a_gateway_that_dies_at_any_step_leaves_nothing_half(
+async def test_a_gateway_that_dies_at_any_step_leaves_nothing_half(
     urls: tuple[str, str], place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cut off before and after each kind of write: nothing is found, and another gateway does it again."""
+    async with opened(urls, run=False) as library:
+        store = await new_store(library)
+        text = " ".join(f"w{n}" for n in range(300))
+        record = await work.attach(library, store, await new_file(library, text), PLAIN)
+        part, name = place.split(".")
+        target = getattr(library, part)
+        real, calls, died = getattr(target, name), 0, asyncio.Event()
 
-    async def case() -> None:
-        async with opened(urls, run=False) as library:
-            store = await new_store(library)
-            text = " ".join(f"w{n}" for n in range(300))
-            record = await work.attach(library, store, await new_file(library, text), PLAIN)
-            part, name = place.split(".")
-            target = getattr(library, part)
-            real, calls, died = getattr(target, name), 0, asyncio.Event()
+        async def dies(*args: object) -> object:
+            nonlocal calls
+            calls += 1
+            if calls % 2:
+                await real(*args)
+            died.set()
+            await asyncio.sleep(60)
+            return None
 
-            async def dies(*args: object) -> object:
-                nonlocal calls
-                calls += 1
-                if calls % 2:
-                    await real(*args)
-                died.set()
-                await asyncio.sleep(60)
-                return None
-
-            worker = Worker(library, BRIEF)
-            with monkeypatch.context() as patch:
-                for _ in range(2):
-                    patch.setattr(target, name, dies)
-                    worker_task = asyncio.create_task(worker.run())
-                    await died.wait()
-                    await stopped([worker_task])
-                    died.clear()
-                    worker.running.clear()
-                    patch.setattr(target, name, real)
-                    assert await texts(library, store, "w5") == []
-                    await asyncio.sleep(1.2 * SHORT)
-            task = asyncio.create_task(Worker(library, replace(LIMITS, grace=SHORT)).run())
-            record = await settled(library, record, 60)
-            assert record.status == COMPLETED
-            assert await texts(library, store, "w5")
-            await until(lambda: _clean(library, store, record))
-            await stopped([task])
-
-    run(case)
+        worker = Worker(library, BRIEF)
+        with monkeypatch.context() as patch:
+            for _ in range(2):
+                patch.setattr(target, name, dies)
+                worker_task = asyncio.create_task(worker.run())
+                await died.wait()
+                await stopped([worker_task])
+                died.clear()
+                worker.running.clear()
+                patch.setattr(target, name, real)
+                assert await texts(library, store, "w5") == []
+                await asyncio.sleep(1.2 * SHORT)
+        task = asyncio.create_task(Worker(library, replace(LIMITS, grace=SHORT)).run())
+        record = await settled(library, record, 60)
+        assert record.status == COMPLETED
+        assert await texts(library, store, "w5")
+        await until(lambda: _clean(library, store, record))
+        await stopped([task])
 
 
-def test_a_write_that_comes_late_is_removed(urls: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_write_that_comes_late_is_removed(
+    urls: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A gateway is stopped in the middle of a write and goes on when another has made the file, or deleted
     its store: nothing of the write is found, and nothing stays.
     """
+    async with opened(urls, run=False) as library:
+        store = await new_store(library)
+        place, put_really = work.collection(store.id, "a"), library.vectors.put
+        record = await work.attach(library, store, await new_file(library, "late words"), PLAIN)
+        late: list[tuple[object, ...]] = []
+        begun = asyncio.Event()
 
-    async def case() -> None:
-        async with opened(urls, run=False) as library:
-            store = await new_store(library)
-            place, put_really = work.collection(store.id, "a"), library.vectors.put
-            record = await work.attach(library, store, await new_file(library, "late words"), PLAIN)
-            late: list[tuple[object, ...]] = []
-            begun = asyncio.Event()
+        async def stopped_there(*args: object) -> None:
+            late.append(args)
+            begun.set()
+            await asyncio.sleep(60)
 
-            async def stopped_there(*args: object) -> None:
-                late.append(args)
-                begun.set()
-                await asyncio.sleep(60)
-
-            with monkeypatch.context() as patch:
-                patch.setattr(library.vectors, "put", stopped_there)
-                first = asyncio.create_task(Worker(library, BRIEF).run())
-                await begun.wait()
-                await stopped([first])
-            patient = replace(LIMITS, grace=SHORT, late=20 * SHORT)
-            second = asyncio.create_task(Worker(library, patient).run())
-            record = await settled(library, record, 60)
-            assert record.status == COMPLETED
-            await until(lambda: _clean(library, store, record))
-            await put_really(*late[0])  # type: ignore[arg-type]
-            build = late[0][1]
-            assert await library.vectors.count(place, str(build)) == 1
-            assert await leftovers(library, store) == {build}
-            assert await texts(library, store, "late") == ["late words"]
-            assert await sweep(library) == 1
-            assert not await leftovers(library, store)
-            # Of a large file any message may be the late one.
-            await put_really(place, str(build), AT_ONCE, [0], late[0][4])  # type: ignore[arg-type]
-            assert await leftovers(library, store) == {build}
-            assert await sweep(library) == 1
-            assert not await leftovers(library, store)
-            assert await texts(library, store, "late") == ["late words"]
-            await work.change(library, STORE, store.id, work.deleting)
-            await until(lambda: _dropped(library, place))
-            await until(lambda: _made_again(library, place))
-            await put_really(*late[0])  # type: ignore[arg-type]
-            assert not await _gone(library, store)
-            await until(lambda: _gone(library, store))
-            assert await _dropped(library, place)
-            await stopped([second])
-
-    run(case)
+        with monkeypatch.context() as patch:
+            patch.setattr(library.vectors, "put", stopped_there)
+            first = asyncio.create_task(Worker(library, BRIEF).run())
+            await begun.wait()
+            await stopped([first])
+        patient = replace(LIMITS, grace=SHORT, late=20 * SHORT)
+        second = asyncio.create_task(Worker(library, patient).run())
+        record = await settled(library, record, 60)
+        assert record.status == COMPLETED
+        await until(lambda: _clean(library, store, record))
+        await put_really(*late[0])  # type: ignore[arg-type]
+        build = late[0][1]
+        assert await library.vectors.count(place, str(build)) == 1
+        assert await leftovers(library, store) == {build}
+        assert await texts(library, store, "late") == ["late words"]
+        assert await sweep(library) == 1
+        assert not await leftovers(library, store)
+        # Of a large file any message may be the late one.
+        await put_really(place, str(build), AT_ONCE, [0], late[0][4])  # type: ignore[arg-type]
+        assert await leftovers(library, store) == {build}
+        assert await sweep(library) == 1
+        assert not await leftovers(library, store)
+        assert await texts(library, store, "late") == ["late words"]
+        await work.change(library, STORE, store.id, work.deleting)
+        await until(lambda: _dropped(library, place))
+        await until(lambda: _made_again(library, place))
+        await put_really(*late[0])  # type: ignore[arg-type]
+        assert not await _gone(library, store)
+        await until(lambda: _gone(library, store))
+        assert await _dropped(library, place)
+        await stopped([second])
 
 
 async def _made_again(library: Library, place: str) -> bool:
@@ -442,157 +415,134 @@ async def _clean(library: Library, store: Record, record: Record) -> bool:
     return not there.body["waste"] and not await leftovers(library, store)
 
 
-def test_check_repairs_what_one_database_has_lost(urls: tuple[str, str]) -> None:
+async def test_check_repairs_what_one_database_has_lost(urls: tuple[str, str]) -> None:
     """As after a restore of one of them: vectors that are missing are made again, strangers are removed."""
-
-    async def case() -> None:
-        async with opened(urls) as library:
-            store = await new_store(library)
-            record = await put(library, store, "lost words")
-            place = work.collection(store.id, "a")
-            await library.vectors.remove(place, record.body["builds"]["a"])
-            value = np.eye(1, 96, dtype=np.float32)
-            await library.vectors.put(place, "file-x:stranger", 0, [0], value)
-            assert await library.vectors.count(place, "file-x:stranger") == 1
-            assert await texts(library, store, "lost") == []
-            assert await check(library, repair=False) == (1, 1)
-            assert await check(library, repair=True) == (1, 1)
-            await until(lambda: _found(library, store, "lost"))
-            assert await check(library, repair=False) == (0, 0)
-
-    run(case)
+    async with opened(urls) as library:
+        store = await new_store(library)
+        record = await put(library, store, "lost words")
+        place = work.collection(store.id, "a")
+        await library.vectors.remove(place, record.body["builds"]["a"])
+        value = np.eye(1, 96, dtype=np.float32)
+        await library.vectors.put(place, "file-x:stranger", 0, [0], value)
+        assert await library.vectors.count(place, "file-x:stranger") == 1
+        assert await texts(library, store, "lost") == []
+        assert await check(library, repair=False) == (1, 1)
+        assert await check(library, repair=True) == (1, 1)
+        await until(lambda: _found(library, store, "lost"))
+        assert await check(library, repair=False) == (0, 0)
 
 
 async def _found(library: Library, store: Record, query: str) -> bool:
     return bool(await texts(library, store, query))
 
 
-def test_a_store_is_embedded_anew_while_it_is_searched(urls: tuple[str, str]) -> None:
+async def test_a_store_is_embedded_anew_while_it_is_searched(urls: tuple[str, str]) -> None:
     """By another model, interrupted in the middle: searches find everything before, between and after."""
-
-    async def case() -> None:
-        async with opened(urls, Words("a"), Words("b", 64)) as library:
-            store = await new_store(library, "a")
-            for n in range(4):
-                await put(library, store, f"word{n} common")
-            task = asyncio.create_task(reembed(library, store.id, ["b"]))
-            await asyncio.sleep(0.3)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            store = await work.store_of(library, store.id)
-            assert len(await texts(library, store, "common")) == 4
-            await reembed(library, store.id, ["b"])
-            store = await work.store_of(library, store.id)
-            assert store.body["spaces"] == ["b"] and not store.body["next"]
-            assert (await texts(library, store, "word2"))[0] == "word2 common"
-            assert len(await texts(library, store, "common")) == 4
-            assert (await put(library, store, "word9")).status == COMPLETED
-
-    run(case)
+    async with opened(urls, Words("a"), Words("b", 64)) as library:
+        store = await new_store(library, "a")
+        for n in range(4):
+            await put(library, store, f"word{n} common")
+        task = asyncio.create_task(reembed(library, store.id, ["b"]))
+        await asyncio.sleep(0.3)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        store = await work.store_of(library, store.id)
+        assert len(await texts(library, store, "common")) == 4
+        await reembed(library, store.id, ["b"])
+        store = await work.store_of(library, store.id)
+        assert store.body["spaces"] == ["b"] and not store.body["next"]
+        assert (await texts(library, store, "word2"))[0] == "word2 common"
+        assert len(await texts(library, store, "common")) == 4
+        assert (await put(library, store, "word9")).status == COMPLETED
 
 
-def test_two_spaces_are_merged(urls: tuple[str, str]) -> None:
+async def test_two_spaces_are_merged(urls: tuple[str, str]) -> None:
     """A store of two models: the mean of their calibrated scores."""
-
-    async def case() -> None:
-        async with opened(urls, Words("a"), Words("b", 64)) as library:
-            store = await new_store(library, "a", "b")
-            for n in range(3):
-                await put(library, store, f"word{n} common")
-            (best, *rest) = await search(library, store, StoreSearch(["word1"]))
-            assert best.text == "word1 common"
-            assert best.score > 0.6
-            assert all(one.score < 0.6 for one in rest)
-
-    run(case)
+    async with opened(urls, Words("a"), Words("b", 64)) as library:
+        store = await new_store(library, "a", "b")
+        for n in range(3):
+            await put(library, store, f"word{n} common")
+        (best, *rest) = await search(library, store, StoreSearch(["word1"]))
+        assert best.text == "word1 common"
+        assert best.score > 0.6
+        assert all(one.score < 0.6 for one in rest)
 
 
-def test_what_cannot_be_read_has_failed(urls: tuple[str, str]) -> None:
-    async def case() -> None:
-        async with opened(urls) as library:
-            store = await new_store(library)
-            file = await new_file(library, "x", "a.exe")
-            record = await settled(library, await work.attach(library, store, file, PLAIN), 60)
-            assert record.status == FAILED
-            assert record.body["last_error"]["code"] == "unsupported_file"
-
-    run(case)
+async def test_what_cannot_be_read_has_failed(urls: tuple[str, str]) -> None:
+    async with opened(urls) as library:
+        store = await new_store(library)
+        file = await new_file(library, "x", "a.exe")
+        record = await settled(library, await work.attach(library, store, file, PLAIN), 60)
+        assert record.status == FAILED
+        assert record.body["last_error"]["code"] == "unsupported_file"
 
 
 def names(found: Sequence[Result]) -> list[str]:
     return [one.attachment.body["filename"] for one in found]
 
 
-def test_pictures_and_texts_are_found_by_both(urls: tuple[str, str]) -> None:
+async def test_pictures_and_texts_are_found_by_both(urls: tuple[str, str]) -> None:
     """One list of texts, pictures, and pictures with captions; a caption that changes; what cannot be
     read.
     """
+    async with opened(urls, Words("a"), Seen("b")) as library:
+        store = await new_store(library, "a", "b")
+        await put(library, store, "a red boat on the sea", "text.txt")
+        await put(library, store, "red boat sea", "bare.png")
+        titled = await put(library, store, "green hill", "titled.jpg", caption="the painter at home")
+        await put(library, store, "a house on a hill", "house.txt")
 
-    async def case() -> None:
-        async with opened(urls, Words("a"), Seen("b")) as library:
-            store = await new_store(library, "a", "b")
-            await put(library, store, "a red boat on the sea", "text.txt")
-            await put(library, store, "red boat sea", "bare.png")
-            titled = await put(library, store, "green hill", "titled.jpg", caption="the painter at home")
-            await put(library, store, "a house on a hill", "house.txt")
+        async def found(query: Item, **fields: object) -> list[Result]:
+            return await search(library, store, StoreSearch([query], **fields))  # type: ignore[arg-type]
 
-            async def found(query: Item, **fields: object) -> list[Result]:
-                return await search(library, store, StoreSearch([query], **fields))  # type: ignore[arg-type]
+        both = await found("red boat")
+        assert set(names(both)[:2]) == {"text.txt", "bare.png"}
+        assert min(one.score for one in both[:2]) > 0.5
+        assert both[2].score < 0.5
+        texts = {name: one.text for name, one in zip(names(both), both, strict=True)}
+        assert (texts["text.txt"], texts["bare.png"]) == ("a red boat on the sea", "")
+        (best, *_) = await found("the painter at home")
+        assert (names([best]), best.text) == (["titled.jpg"], "the painter at home")
+        assert best.cosines["a"] == pytest.approx(1)
+        hill = await found(Picture(b"a house on a hill"))
+        assert names(hill)[0] == "house.txt"
+        assert "titled.jpg" in names(hill)
+        assert names(await found(Picture(b"green hill")))[0] == "titled.jpg"
+        only = ComparisonFilter(type="eq", key="caption", value="the painter at home")
+        assert names(await found("boat", chosen=only)) == ["titled.jpg"]
 
-            both = await found("red boat")
-            assert set(names(both)[:2]) == {"text.txt", "bare.png"}
-            assert min(one.score for one in both[:2]) > 0.5
-            assert both[2].score < 0.5
-            texts = {name: one.text for name, one in zip(names(both), both, strict=True)}
-            assert (texts["text.txt"], texts["bare.png"]) == ("a red boat on the sea", "")
-            (best, *_) = await found("the painter at home")
-            assert (names([best]), best.text) == (["titled.jpg"], "the painter at home")
-            assert best.cosines["a"] == pytest.approx(1)
-            hill = await found(Picture(b"a house on a hill"))
-            assert names(hill)[0] == "house.txt"
-            assert "titled.jpg" in names(hill)
-            assert names(await found(Picture(b"green hill")))[0] == "titled.jpg"
-            only = ComparisonFilter(type="eq", key="caption", value="the painter at home")
-            assert names(await found("boat", chosen=only)) == ["titled.jpg"]
+        def renamed(there: Record) -> Record:
+            return work.with_attributes(there, {"caption": "nocturne"})
 
-            def renamed(there: Record) -> Record:
-                return work.with_attributes(there, {"caption": "nocturne"})
-
-            before = titled.body["builds"]
-            changed = await work.change(library, ATTACHMENT, titled.id, renamed)
-            assert changed and changed.status == IN_PROGRESS
-            assert "titled.jpg" in names(await found("painter"))
-            titled = await settled(library, changed, 60)
-            assert titled.body["builds"]["b#pictures"] == before["b#pictures"]
-            assert not set(titled.body["builds"].values()) & {before["a"], before["b"]}
-            (best, *_) = await found("nocturne")
-            assert (best.text, best.cosines["a"]) == ("nocturne", pytest.approx(1))
-            changed = await work.change(library, ATTACHMENT, titled.id, without_attributes)
-            assert changed
-            assert set((await settled(library, changed, 60)).body["builds"]) == {"b#pictures"}
-            for content, said in (
-                ("broken", "the file is a damaged PNG picture"),
-                ("x" * 1001, "1001 bytes"),
-            ):
-                failed = await put(library, store, content, "bad.png")
-                assert failed.status == FAILED and said in failed.body["last_error"]["message"]
-
-    run(case)
+        before = titled.body["builds"]
+        changed = await work.change(library, ATTACHMENT, titled.id, renamed)
+        assert changed and changed.status == IN_PROGRESS
+        assert "titled.jpg" in names(await found("painter"))
+        titled = await settled(library, changed, 60)
+        assert titled.body["builds"]["b#pictures"] == before["b#pictures"]
+        assert not set(titled.body["builds"].values()) & {before["a"], before["b"]}
+        (best, *_) = await found("nocturne")
+        assert (best.text, best.cosines["a"]) == ("nocturne", pytest.approx(1))
+        changed = await work.change(library, ATTACHMENT, titled.id, without_attributes)
+        assert changed
+        assert set((await settled(library, changed, 60)).body["builds"]) == {"b#pictures"}
+        for content, said in (
+            ("broken", "the file is a damaged PNG picture"),
+            ("x" * 1001, "1001 bytes"),
+        ):
+            failed = await put(library, store, content, "bad.png")
+            assert failed.status == FAILED and said in failed.body["last_error"]["message"]
 
 
 def without_attributes(there: Record) -> Record:
     return work.with_attributes(there, {})
 
 
-def test_a_store_for_texts_refuses_pictures(urls: tuple[str, str]) -> None:
+async def test_a_store_for_texts_refuses_pictures(urls: tuple[str, str]) -> None:
     """As a file and as a query."""
-
-    async def case() -> None:
-        async with opened(urls, Words("a"), Seen("b")) as library:
-            store = await new_store(library, "a")
-            failed = await put(library, store, "boat", "boat.png", caption="a boat")
-            assert failed.body["last_error"]["code"] == "unsupported_file"
-            with pytest.raises(ApiError, match="no model of this vector store reads pictures"):
-                await search(library, store, StoreSearch([Picture(b"boat")]))
-
-    run(case)
+    async with opened(urls, Words("a"), Seen("b")) as library:
+        store = await new_store(library, "a")
+        failed = await put(library, store, "boat", "boat.png", caption="a boat")
+        assert failed.body["last_error"]["code"] == "unsupported_file"
+        with pytest.raises(ApiError, match="no model of this vector store reads pictures"):
+            await search(library, store, StoreSearch([Picture(b"boat")]))

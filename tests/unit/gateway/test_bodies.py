@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import wraps
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
@@ -15,17 +14,6 @@ from starlette.types import Receive, Scope, Send
 from gateway.bodies import FORMS, UNKNOWN, Bodies
 
 MIB = 1 << 20
-
-
-def awaited(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    @wraps(test)
-    def run() -> None:
-        async def whole() -> None:
-            await test()
-
-        asyncio.run(whole())
-
-    return run
 
 
 class Held:
@@ -50,7 +38,6 @@ def client(app: Bodies) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://gateway")
 
 
-@awaited
 async def test_a_body_that_does_not_fit_is_refused_and_fits_later() -> None:
     held = Held()
     bodies = Bodies(held, 4 * MIB)
@@ -69,7 +56,6 @@ async def test_a_body_that_does_not_fit_is_refused_and_fits_later() -> None:
     assert bodies.held == 0
 
 
-@awaited
 async def test_what_is_not_read_into_memory_is_not_counted() -> None:
     """Forms are not where they go to disk; anywhere else they are read before they are refused."""
     held = Held()
@@ -86,7 +72,6 @@ async def test_what_is_not_read_into_memory_is_not_counted() -> None:
         assert {(await one).status_code for one in (first, *waiting)} == {200}
 
 
-@awaited
 async def test_a_body_larger_than_all_is_alone() -> None:
     held = Held()
     held.may.set()
@@ -96,7 +81,6 @@ async def test_a_body_larger_than_all_is_alone() -> None:
     assert bodies.held == 0
 
 
-@awaited
 async def test_a_body_of_undeclared_length_counts_as_a_large_one() -> None:
     held = Held()
     bodies = Bodies(held, UNKNOWN)
@@ -113,7 +97,6 @@ async def test_a_body_of_undeclared_length_counts_as_a_large_one() -> None:
         assert (await first).status_code == 200
 
 
-@awaited
 async def test_an_error_gives_its_bytes_back() -> None:
     async def broken(scope: Scope, receive: Receive, send: Send) -> None:
         raise RuntimeError("broken")

@@ -9,7 +9,7 @@ import anyio
 from gateway.disconnect import end
 
 
-def test_the_end_of_a_task_is_not_interrupted() -> None:
+async def test_the_end_of_a_task_is_not_interrupted() -> None:
     """A scope of AnyIO cancels any task that waits in it again and again; the task closes what it has all the
     same.
     """
@@ -23,15 +23,12 @@ def test_the_end_of_a_task_is_not_interrupted() -> None:
                 await asyncio.sleep(0)
             closed.set()
 
-    async def check() -> None:
-        with anyio.CancelScope() as scope:
-            task = asyncio.create_task(work())
-            await asyncio.sleep(0)
-            scope.cancel()
-            try:
-                await asyncio.sleep(60)
-            finally:
-                await end([task])
-        await asyncio.wait_for(closed.wait(), 5)
-
-    asyncio.run(check())
+    with anyio.CancelScope() as scope:
+        task = asyncio.create_task(work())
+        await asyncio.sleep(0)
+        scope.cancel()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await end([task])
+    await asyncio.wait_for(closed.wait(), 5)

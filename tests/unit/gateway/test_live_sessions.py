@@ -236,29 +236,26 @@ def connection(secret: str, path: str, uri: str = "") -> Any:
     return SimpleNamespace(headers=headers, scope={"path": path})
 
 
-def test_looks_at_a_dropped_turn_end() -> None:
+async def test_looks_at_a_dropped_turn_end() -> None:
     """None is asked for any more, and no word of it is told."""
     asked, told = [], []
 
-    async def check() -> None:
-        async def transcribe(*_: Any, **__: Any) -> AsyncIterator[Any]:
-            asked.append(None)
-            await asyncio.sleep(0.01)
-            yield SimpleNamespace(text="words of a turn")
+    async def transcribe(*_: Any, **__: Any) -> AsyncIterator[Any]:
+        asked.append(None)
+        await asyncio.sleep(0.01)
+        yield SimpleNamespace(text="words of a turn")
 
-        async def send(*_: Any, **fields: Any) -> None:
-            told.append(fields)
+    async def send(*_: Any, **fields: Any) -> None:
+        told.append(fields)
 
-        speaker: Any = SimpleNamespace(send=send, request_id="a")
-        words = TurnWords(speaker, cast("Any", SimpleNamespace(transcribe=transcribe)))
-        item = Item()
-        for _ in range(6):
-            words.settle(item, Window(np.zeros(8, np.float32), 0.0), Mock())
-        await asyncio.sleep(0)
-        item.drop_looks()
-        await asyncio.wait(item.looks)
-
-    asyncio.run(check())
+    speaker: Any = SimpleNamespace(send=send, request_id="a")
+    words = TurnWords(speaker, cast("Any", SimpleNamespace(transcribe=transcribe)))
+    item = Item()
+    for _ in range(6):
+        words.settle(item, Window(np.zeros(8, np.float32), 0.0), Mock())
+    await asyncio.sleep(0)
+    item.drop_looks()
+    await asyncio.wait(item.looks)
     assert len(asked) <= 1
     assert told == []
 

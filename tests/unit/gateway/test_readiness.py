@@ -33,27 +33,19 @@ def services(server: Any) -> Services:
     return Services(Settings(deployment=Path("none"), ready_seconds=60), {"mini": POOL}, server, *[other] * 6)
 
 
-def test_a_model_counts_as_ready_at_once() -> None:
+async def test_a_model_counts_as_ready_at_once() -> None:
     """A failure is not kept: who asks after the model has started is told so."""
     server = Server(ready=False)
-
-    async def ask() -> list[dict[str, bool]]:
-        state = services(server)
-        before = await state.ready()
-        server.is_ready = True
-        return [before, await state.ready(), await state.ready()]
-
-    assert asyncio.run(ask()) == [{"mini": False}, {"mini": True}, {"mini": True}]
+    state = services(server)
+    assert await state.ready() == {"mini": False}
+    server.is_ready = True
+    assert [await state.ready() for _ in range(2)] == [{"mini": True}] * 2
     assert server.asked == 2
 
 
-def test_many_who_wait_share_an_inference() -> None:
+async def test_many_who_wait_share_an_inference() -> None:
     """Of a hundred at once the first has an inference of its own, and all others another."""
     server = Server(ready=False)
-
-    async def ask() -> list[dict[str, bool]]:
-        state = services(server)
-        return await asyncio.gather(*(state.ready() for _ in range(100)))
-
-    assert asyncio.run(ask()) == [{"mini": False}] * 100
+    state = services(server)
+    assert await asyncio.gather(*(state.ready() for _ in range(100))) == [{"mini": False}] * 100
     assert server.asked == 2

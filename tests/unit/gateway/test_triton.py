@@ -53,88 +53,69 @@ async def ask(triton: Triton) -> int:
     return int((await triton.infer(POOL, "m", {"X": np.zeros(1, np.int32)}, ["Y"], "id"))["Y"][0])
 
 
-def test_a_kept_connection_that_nginx_closes_loses_nothing() -> None:
+async def test_a_kept_connection_that_nginx_closes_loses_nothing() -> None:
     """What a reload of nginx does to idle connections while a request is on its way."""
-
-    async def check() -> None:
-        async with nginx(answers_per_connection=1) as (url, requests):
-            triton = Triton(url, {}, seconds=5)
-            assert [await ask(triton) for _ in range(3)] == [7, 7, 7]
-            assert requests == [0, 1, 0, 1, 0], "each connection was tried again, then replaced"
-            await triton.close()
-
-    asyncio.run(check())
+    async with nginx(answers_per_connection=1) as (url, requests):
+        triton = Triton(url, {}, seconds=5)
+        assert [await ask(triton) for _ in range(3)] == [7, 7, 7]
+        assert requests == [0, 1, 0, 1, 0], "each connection was tried again, then replaced"
+        await triton.close()
 
 
-def test_who_never_answers_is_asked_twice() -> None:
-    async def check() -> None:
-        async with nginx(answers_per_connection=0) as (url, requests):
-            triton = Triton(url, {}, seconds=5)
-            with pytest.raises(ApiError) as caught:
-                await ask(triton)
-            assert caught.value.status == 503
-            assert len(requests) == 2
-            await triton.close()
-
-    asyncio.run(check())
+async def test_who_never_answers_is_asked_twice() -> None:
+    async with nginx(answers_per_connection=0) as (url, requests):
+        triton = Triton(url, {}, seconds=5)
+        with pytest.raises(ApiError) as caught:
+            await ask(triton)
+        assert caught.value.status == 503
+        assert len(requests) == 2
+        await triton.close()
 
 
-def test_responses_of_a_stream_in_any_pieces() -> None:
+async def test_responses_of_a_stream_in_any_pieces() -> None:
     """Whatever nginx cuts, in the middle of a character and of a separator too."""
+    told = 'data: {"text_output": "Ää"}\n\ndata: {"text_output": "b"}\n\n'.encode()
 
-    async def check() -> None:
-        told = 'data: {"text_output": "Ää"}\n\ndata: {"text_output": "b"}\n\n'.encode()
+    async def cut(size: int) -> AsyncIterator[bytes]:
+        for start in range(0, len(told), size):
+            yield told[start : start + size]
 
-        async def cut(size: int) -> AsyncIterator[bytes]:
-            for start in range(0, len(told), size):
-                yield told[start : start + size]
-
-        for size in range(1, len(told) + 1):
-            assert [event async for event in events(cut(size), 1)] == [
-                '{"text_output": "Ää"}',
-                '{"text_output": "b"}',
-            ]
-
-    asyncio.run(check())
+    for size in range(1, len(told) + 1):
+        assert [event async for event in events(cut(size), 1)] == [
+            '{"text_output": "Ää"}',
+            '{"text_output": "b"}',
+        ]
 
 
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"])
-def test_a_stream_that_stops_is_a_timeout(said: bytes) -> None:
+async def test_a_stream_that_stops_is_a_timeout(said: bytes) -> None:
     """Before its head, or after it; the connection is closed, so that the guard stops the work."""
+    gone = asyncio.Event()
 
-    async def check() -> None:
-        gone = asyncio.Event()
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(said)
+        while await reader.read(1000):
+            pass
+        gone.set()
+        writer.close()
 
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(said)
-            while await reader.read(1000):
-                pass
-            gone.set()
-            writer.close()
-
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        async with server:
-            triton = Triton(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", {}, seconds=0.2)
-            with pytest.raises(ApiError) as caught:
-                _ = [one async for one in triton.stream(POOL, "m", {}, "id")]
-            assert caught.value.status == 504
-            await asyncio.wait_for(gone.wait(), 5)
-
-    asyncio.run(check())
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        triton = Triton(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", {}, seconds=0.2)
+        with pytest.raises(ApiError) as caught:
+            _ = [one async for one in triton.stream(POOL, "m", {}, "id")]
+        assert caught.value.status == 504
+        await asyncio.wait_for(gone.wait(), 5)
 
 
-def test_a_connection_that_was_idle_for_long_is_not_used() -> None:
+async def test_a_connection_that_was_idle_for_long_is_not_used() -> None:
     """nginx may be on another host by then."""
-
-    async def check() -> None:
-        async with nginx(answers_per_connection=9) as (url, requests):
-            triton = Triton(url, {}, seconds=5)
-            assert [await ask(triton) for _ in range(2)] == [7, 7]
-            triton.http.idle_seconds = 0
-            assert await ask(triton) == 7
-            assert requests == [0, 1, 0]
-            assert len(triton.http.idle) == 1
-            await triton.close()
-
-    asyncio.run(check())
+    async with nginx(answers_per_connection=9) as (url, requests):
+        triton = Triton(url, {}, seconds=5)
+        assert [await ask(triton) for _ in range(2)] == [7, 7]
+        triton.http.idle_seconds = 0
+        assert await ask(triton) == 7
+        assert requests == [0, 1, 0]
+        assert len(triton.http.idle) == 1
+        await triton.close()

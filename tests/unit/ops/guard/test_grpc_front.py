@@ -56,36 +56,29 @@ async def broken(*_: Any, **_handed: bool) -> None:
     raise RuntimeError("an inner matter")
 
 
-def test_a_fault_of_the_guard_is_said_and_ends_the_call() -> None:
+async def test_a_fault_of_the_guard_is_said_and_ends_the_call() -> None:
     """Unary or a stream: INTERNAL, without inner matters; a stream does not wait for ever."""
-
-    async def check() -> None:
-        async with listening(Triton()) as triton, listening(front(broken, Life(None, triton))) as channel:  # type: ignore[arg-type]
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await channel.unary_unary(f"{SERVICE}ModelInfer")(REQUEST)
-            assert caught.value.code() == grpc.StatusCode.INTERNAL
-            assert "an inner matter" not in str(caught.value.details())
-            call = channel.stream_stream(f"{SERVICE}ModelStreamInfer")()
-            await call.write(REQUEST)
-            assert await asyncio.wait_for(call.code(), 5) == grpc.StatusCode.INTERNAL
-            assert "an inner matter" not in await call.details()
-
-    asyncio.run(asyncio.wait_for(check(), 20))
+    async with listening(Triton()) as triton, listening(front(broken, Life(None, triton))) as channel:  # type: ignore[arg-type]
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await channel.unary_unary(f"{SERVICE}ModelInfer")(REQUEST)
+        assert caught.value.code() == grpc.StatusCode.INTERNAL
+        assert "an inner matter" not in str(caught.value.details())
+        call = channel.stream_stream(f"{SERVICE}ModelStreamInfer")()
+        await call.write(REQUEST)
+        assert await asyncio.wait_for(call.code(), 5) == grpc.StatusCode.INTERNAL
+        assert "an inner matter" not in await call.details()
 
 
-def test_a_stream_whose_server_is_replaced_is_told() -> None:
+async def test_a_stream_whose_server_is_replaced_is_told() -> None:
     """Its channel is closed: UNAVAILABLE, also while the client has not asked for anything yet."""
 
     async def nobody(*_: Any, **_handed: bool) -> None:
         return None
 
-    async def check() -> None:
-        async with listening(Triton()) as triton, listening(front(nobody, Life(None, triton))) as channel:  # type: ignore[arg-type]
-            call = channel.stream_stream(f"{SERVICE}ModelStreamInfer")()
-            await call.write(REQUEST)
-            answer = service_pb2.ModelStreamInferResponse.FromString(await call.read())
-            assert "not served here" in answer.error_message
-            await triton.close()
-            assert await asyncio.wait_for(call.code(), 5) == grpc.StatusCode.UNAVAILABLE
-
-    asyncio.run(asyncio.wait_for(check(), 20))
+    async with listening(Triton()) as triton, listening(front(nobody, Life(None, triton))) as channel:  # type: ignore[arg-type]
+        call = channel.stream_stream(f"{SERVICE}ModelStreamInfer")()
+        await call.write(REQUEST)
+        answer = service_pb2.ModelStreamInferResponse.FromString(await call.read())
+        assert "not served here" in answer.error_message
+        await triton.close()
+        assert await asyncio.wait_for(call.code(), 5) == grpc.StatusCode.UNAVAILABLE

@@ -185,7 +185,7 @@ class Hung(Triton):
         self.ended.set()
 
 
-def test_a_server_returns_until_its_next_start_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_returns_until_its_next_start_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that waits for it is let go then, or when the guard is asked to stop."""
     said: list[bool] = []
 
@@ -195,71 +195,59 @@ def test_a_server_returns_until_its_next_start_fails(monkeypatch: pytest.MonkeyP
 
     one, dead, two = Watched(), Watched(), Watched()
     keeper = prepared(monkeypatch, [one, dead, two])
-
-    async def check() -> None:
-        for triton in (one, dead, two):
-            await triton.listen()
-        dead.server.close()
-        running = asyncio.ensure_future(keeper.run())
-        await until(lambda: keeper.state == "serving")
-        keeper.ill("killed", -9)
-        await until(lambda: keeper.starts == 2)
-        keeper.ill("died while it started", 1)
-        await until(lambda: keeper.starts == 3 and keeper.state == "serving")
-        assert said == [False, True, False]
-        assert keeper.returns()
-        keeper.stop_asked.set()
-        assert not keeper.returns()
-        assert await running == 0
-
-    asyncio.run(asyncio.wait_for(check(), 20))
+    for triton in (one, dead, two):
+        await triton.listen()
+    dead.server.close()
+    running = asyncio.ensure_future(keeper.run())
+    await until(lambda: keeper.state == "serving")
+    keeper.ill("killed", -9)
+    await until(lambda: keeper.starts == 2)
+    keeper.ill("died while it started", 1)
+    await until(lambda: keeper.starts == 3 and keeper.state == "serving")
+    assert said == [False, True, False]
+    assert keeper.returns()
+    keeper.stop_asked.set()
+    assert not keeper.returns()
+    assert await running == 0
 
 
-def test_probes_are_rare_until_a_request_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_probes_are_rare_until_a_request_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stub that hangs while nobody asks is found late; the first request that waits for it has it found."""
-
-    async def check() -> None:
-        one, two = Hung(), Triton()
-        await one.listen()
-        await two.listen()
-        keeper, taken = prepared(monkeypatch, [one, two]), list[str]()
-        keeper.relay.peers = []
-        intervals = {"IDLE_CHECK": 0.1, "PROBE": 0.3, "IDLE_PROBE": 60, "PROBE_TIMEOUT": 0.3}
-        for name, seconds in intervals.items():
-            monkeypatch.setattr(keeping, name, seconds)
-        running = asyncio.ensure_future(keeper.run())
-        await until(lambda: keeper.state == "serving")
-        one.hangs.set()
-        await asyncio.sleep(1)
-        assert (one.probes, keeper.deaths) == (1, 0)
-        asked = asyncio.ensure_future(keeper.relay.run(ask("/slow", keeper.relay, taken)))
-        await until(lambda: keeper.deaths == 1)
-        assert "the probe failed: timeout" in str(keeper.journal.events)
-        two.slow.set()
-        assert await asked == "fine"
-        keeper.stop_asked.set()
-        assert await running == 0
-
-    asyncio.run(asyncio.wait_for(check(), 20))
+    one, two = Hung(), Triton()
+    await one.listen()
+    await two.listen()
+    keeper, taken = prepared(monkeypatch, [one, two]), list[str]()
+    keeper.relay.peers = []
+    intervals = {"IDLE_CHECK": 0.1, "PROBE": 0.3, "IDLE_PROBE": 60, "PROBE_TIMEOUT": 0.3}
+    for name, seconds in intervals.items():
+        monkeypatch.setattr(keeping, name, seconds)
+    running = asyncio.ensure_future(keeper.run())
+    await until(lambda: keeper.state == "serving")
+    one.hangs.set()
+    await asyncio.sleep(1)
+    assert (one.probes, keeper.deaths) == (1, 0)
+    asked = asyncio.ensure_future(keeper.relay.run(ask("/slow", keeper.relay, taken)))
+    await until(lambda: keeper.deaths == 1)
+    assert "the probe failed: timeout" in str(keeper.journal.events)
+    two.slow.set()
+    assert await asked == "fine"
+    keeper.stop_asked.set()
+    assert await running == 0
 
 
-def test_a_server_that_takes_connections_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_takes_connections_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """And the checks leave no connection open."""
-
-    async def check() -> None:
-        one = Triton()
-        await one.listen()
-        keeper = prepared(monkeypatch, [one])
-        running = asyncio.ensure_future(keeper.run())
-        await until(lambda: keeper.state == "serving")
-        for _ in range(8):
-            await asyncio.sleep(0.1)
-            assert one.open <= 2
-        assert keeper.deaths == 0
-        keeper.stop_asked.set()
-        assert await running == 0
-
-    asyncio.run(asyncio.wait_for(check(), 20))
+    one = Triton()
+    await one.listen()
+    keeper = prepared(monkeypatch, [one])
+    running = asyncio.ensure_future(keeper.run())
+    await until(lambda: keeper.state == "serving")
+    for _ in range(8):
+        await asyncio.sleep(0.1)
+        assert one.open <= 2
+    assert keeper.deaths == 0
+    keeper.stop_asked.set()
+    assert await running == 0
 
 
 def test_a_new_connection_tells() -> None:

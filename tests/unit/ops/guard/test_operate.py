@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -74,26 +73,23 @@ def test_the_inner_key(key: str, brought: str | None, allowed: bool) -> None:
     assert operator(key).allowed({} if brought is None else {"x-conch-inner": brought}) is allowed
 
 
-def test_status_follows_the_server() -> None:
-    async def check() -> None:
-        found = operator()
-        relay = found.keeper.relay
-        status = await found.status()
-        assert (status["state"], status["queue"], status["success_seconds_ago"]) == ("starting", None, None)
-        relay.begin(Life(Server(STATISTICS), None))  # type: ignore[arg-type]
-        found.keeper.answered()
-        status = await found.status()
-        assert (status["state"], status["in_flight"]) == ("serving", 0)
-        assert status["queue"] == {"requests": 4, "seconds": 0.0025}
-        assert status["success_seconds_ago"] < 5
-        relay.stopping = True
-        assert (await found.status())["state"] == "draining"
-        relay.begin(Life(Server(None), None))  # type: ignore[arg-type]
-        assert (await found.status())["queue"] is None
-        relay.begin(Life(Server({"error": "Server exiting"}, 400), None))  # type: ignore[arg-type]
-        assert (await found.status())["queue"] is None
-
-    asyncio.run(check())
+async def test_status_follows_the_server() -> None:
+    found = operator()
+    relay = found.keeper.relay
+    status = await found.status()
+    assert (status["state"], status["queue"], status["success_seconds_ago"]) == ("starting", None, None)
+    relay.begin(Life(Server(STATISTICS), None))  # type: ignore[arg-type]
+    found.keeper.answered()
+    status = await found.status()
+    assert (status["state"], status["in_flight"]) == ("serving", 0)
+    assert status["queue"] == {"requests": 4, "seconds": 0.0025}
+    assert status["success_seconds_ago"] < 5
+    relay.stopping = True
+    assert (await found.status())["state"] == "draining"
+    relay.begin(Life(Server(None), None))  # type: ignore[arg-type]
+    assert (await found.status())["queue"] is None
+    relay.begin(Life(Server({"error": "Server exiting"}, 400), None))  # type: ignore[arg-type]
+    assert (await found.status())["queue"] is None
 
 
 def test_a_restart_is_what_sighup_does() -> None:
@@ -116,28 +112,24 @@ def test_a_journal_forgets_the_oldest() -> None:
     assert journal.events[0]["n"] == 5
 
 
-def test_operations_need_the_key() -> None:
+async def test_operations_need_the_key() -> None:
     """Over HTTP: nothing without it, and each path for its method."""
-
-    async def check() -> None:
-        found = operator("k")
-        unused: Any = None
-        front = HttpFront(Service(found.keeper.relay, unused, lambda: None), found)
-        async with serving(front) as address, httpx.AsyncClient(base_url=f"http://{address}") as client:
-            key = {"x-conch-inner": "k"}
-            assert (await client.get("/guard/status")).status_code == 403
-            assert (await client.post("/guard/restart", headers={"x-conch-inner": "j"})).status_code == 403
-            assert not found.keeper.restart_asked.is_set()
-            assert (await client.get("/guard/status", headers=key)).json()["state"] == "starting"
-            assert (await client.post("/guard/status", headers=key)).status_code == 405
-            assert (await client.get("/guard/restart", headers=key)).status_code == 405
-            assert (await client.post("/guard/restart", headers=key)).status_code == 202
-            assert found.keeper.restart_asked.is_set()
-
-    asyncio.run(check())
+    found = operator("k")
+    unused: Any = None
+    front = HttpFront(Service(found.keeper.relay, unused, lambda: None), found)
+    async with serving(front) as address, httpx.AsyncClient(base_url=f"http://{address}") as client:
+        key = {"x-conch-inner": "k"}
+        assert (await client.get("/guard/status")).status_code == 403
+        assert (await client.post("/guard/restart", headers={"x-conch-inner": "j"})).status_code == 403
+        assert not found.keeper.restart_asked.is_set()
+        assert (await client.get("/guard/status", headers=key)).json()["state"] == "starting"
+        assert (await client.post("/guard/status", headers=key)).status_code == 405
+        assert (await client.get("/guard/restart", headers=key)).status_code == 405
+        assert (await client.post("/guard/restart", headers=key)).status_code == 202
+        assert found.keeper.restart_asked.is_set()
 
 
-def test_tritons_own_metrics_are_passed_on() -> None:
+async def test_tritons_own_metrics_are_passed_on() -> None:
     """But for those of inferences, which the guard has; nothing while no server runs or answers."""
     page = (
         '# HELP nv_inference_count Number of inferences\nnv_inference_count{model="m"} 3\n'
@@ -150,8 +142,10 @@ def test_tritons_own_metrics_are_passed_on() -> None:
             assert self.path == "/metrics"
             self.send(200, "text/plain", page)
 
-    async def check(address: str, closed: str) -> None:
-        found = operator(metrics=address)
+    with answering(Page) as gone:
+        closed = gone.url.removeprefix("http://")
+    with answering(Page) as server:
+        found = operator(metrics=server.url.removeprefix("http://"))
         assert await found.of_triton() == b""
         found.keeper.relay.begin(Life(Server(STATISTICS), None))  # type: ignore[arg-type]
         assert (await found.of_triton()).decode().splitlines() == page.splitlines()[2:]
@@ -159,8 +153,3 @@ def test_tritons_own_metrics_are_passed_on() -> None:
             lost = operator(metrics=other)
             lost.keeper.relay.begin(Life(Server(STATISTICS), None))  # type: ignore[arg-type]
             assert await lost.of_triton() == b""
-
-    with answering(Page) as gone:
-        closed = gone.url.removeprefix("http://")
-    with answering(Page) as server:
-        asyncio.run(check(server.url.removeprefix("http://"), closed))

@@ -97,110 +97,85 @@ def killing(guard: Guard, death: Death) -> Callable[[], Coroutine[Any, Any, str]
     return lost
 
 
-def run(check: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(check(), 20))
+async def test_killed_from_outside_is_handed_on_at_once() -> None:
+    one, two = pair()
+    assert await one.relay.run(call(one, two, "a", killing(one, OUTSIDE), fine)) == "fine"
+    assert await one.relay.run(call(one, two, "b", fine, fine)) == "fine", (
+        "handed on while the server is away"
+    )
 
 
-def test_killed_from_outside_is_handed_on_at_once() -> None:
-    async def check() -> None:
-        one, two = pair()
-        assert await one.relay.run(call(one, two, "a", killing(one, OUTSIDE), fine)) == "fine"
-        assert await one.relay.run(call(one, two, "b", fine, fine)) == "fine", (
-            "handed on while the server is away"
-        )
-
-    run(check)
-
-
-def test_a_request_that_ends_its_server_never_reaches_another() -> None:
+async def test_a_request_that_ends_its_server_never_reaches_another() -> None:
     """It runs once more, on the same server, which is lost anyway; then it is refused in the whole pool."""
+    one, two = pair()
+    tried: list[str] = []
 
-    async def check() -> None:
-        one, two = pair()
-        tried: list[str] = []
+    async def poison() -> str:
+        tried.append("own")
+        one.die(CRASH)
+        raise Lost("broken")
 
-        async def poison() -> str:
-            tried.append("own")
-            one.die(CRASH)
-            raise Lost("broken")
-
-        task = asyncio.ensure_future(one.relay.run(call(one, two, "p", poison)))
-        await asyncio.sleep(0.05)
-        with pytest.raises(Unavailable, match="not retried for now"):
-            await two.relay.run(call(two, one, "p", fine))
-        assert await two.relay.run(call(two, one, "q", fine)) == "fine", "others are served meanwhile"
-        one.live()
-        with pytest.raises(Unavailable, match="refused for a minute"):
-            await task
-        assert tried == ["own", "own"]
-        one.live()
-        await asyncio.sleep(0.05)
-        for guard, other in ((one, two), (two, one)):
-            with pytest.raises(Unavailable):
-                await guard.relay.run(call(guard, other, "p", fine))
-        assert two.relay.life, "the other instance was never touched"
-
-    run(check)
+    task = asyncio.ensure_future(one.relay.run(call(one, two, "p", poison)))
+    await asyncio.sleep(0.05)
+    with pytest.raises(Unavailable, match="not retried for now"):
+        await two.relay.run(call(two, one, "p", fine))
+    assert await two.relay.run(call(two, one, "q", fine)) == "fine", "others are served meanwhile"
+    one.live()
+    with pytest.raises(Unavailable, match="refused for a minute"):
+        await task
+    assert tried == ["own", "own"]
+    one.live()
+    await asyncio.sleep(0.05)
+    for guard, other in ((one, two), (two, one)):
+        with pytest.raises(Unavailable):
+            await guard.relay.run(call(guard, other, "p", fine))
+    assert two.relay.life, "the other instance was never touched"
 
 
-def test_an_innocent_suspect_is_answered_and_cleared() -> None:
-    async def check() -> None:
-        one, two = pair()
-        dies = killing(one, CRASH)
-        answers = iter([dies, fine])
-        task = asyncio.ensure_future(one.relay.run(call(one, two, "a", lambda: next(answers)())))  # noqa: PLW0108  # one step each time
-        await asyncio.sleep(0.05)
-        one.live()
-        assert await task == "fine"
-        assert await two.relay.run(call(two, one, "a", fine)) == "fine"
-        assert one.relay.trying is None
-
-    run(check)
+async def test_an_innocent_suspect_is_answered_and_cleared() -> None:
+    one, two = pair()
+    dies = killing(one, CRASH)
+    answers = iter([dies, fine])
+    task = asyncio.ensure_future(one.relay.run(call(one, two, "a", lambda: next(answers)())))  # noqa: PLW0108  # one step each time
+    await asyncio.sleep(0.05)
+    one.live()
+    assert await task == "fine"
+    assert await two.relay.run(call(two, one, "a", fine)) == "fine"
+    assert one.relay.trying is None
 
 
-def test_what_was_answered_before_is_handed_on_even_after_a_crash() -> None:
-    async def check() -> None:
-        one, two = pair()
-        assert await one.relay.run(call(one, two, "a", fine)) == "fine"
-        assert await one.relay.run(call(one, two, "a", killing(one, CRASH), fine)) == "fine"
-
-    run(check)
+async def test_what_was_answered_before_is_handed_on_even_after_a_crash() -> None:
+    one, two = pair()
+    assert await one.relay.run(call(one, two, "a", fine)) == "fine"
+    assert await one.relay.run(call(one, two, "a", killing(one, CRASH), fine)) == "fine"
 
 
-def test_whoever_is_lost_twice_is_refused() -> None:
+async def test_whoever_is_lost_twice_is_refused() -> None:
     """Handed on after a kill, and the next server dies with it, too: refused everywhere, handed on no
     further.
     """
-
-    async def check() -> None:
-        one, two = pair()
-        with pytest.raises(Unavailable, match="refused for a minute"):
-            await two.relay.run(call(two, one, "a", killing(two, OUTSIDE), handed=True))
-        await asyncio.sleep(0.05)
-        with pytest.raises(Unavailable, match="not retried"):
-            await one.relay.run(call(one, two, "a", fine))
-
-    run(check)
+    one, two = pair()
+    with pytest.raises(Unavailable, match="refused for a minute"):
+        await two.relay.run(call(two, one, "a", killing(two, OUTSIDE), handed=True))
+    await asyncio.sleep(0.05)
+    with pytest.raises(Unavailable, match="not retried"):
+        await one.relay.run(call(one, two, "a", fine))
 
 
 @pytest.mark.parametrize("death", [OUTSIDE, CRASH])
-def test_a_request_that_a_guard_was_lost_with_costs_one_more_server(death: Death) -> None:
+async def test_a_request_that_a_guard_was_lost_with_costs_one_more_server(death: Death) -> None:
     """Nginx says so. It is handed on where the own server is away; once another is lost with it, it is
     refused everywhere.
     """
-
-    async def check() -> None:
-        one, two = pair()
-        with pytest.raises(Unavailable, match="refused for a minute"):
-            await one.relay.run(call(one, two, "a", killing(one, death), fine, lost=True))
-        await asyncio.sleep(0.05)
-        with pytest.raises(Unavailable, match="not retried"):
-            await two.relay.run(call(two, one, "a", fine))
-        assert await one.relay.run(call(one, two, "b", fine, fine, lost=True)) == "fine"
-        two.live()
-        assert await two.relay.run(call(two, one, "c", unread(two), fine, lost=True)) == "fine"
-
-    run(check)
+    one, two = pair()
+    with pytest.raises(Unavailable, match="refused for a minute"):
+        await one.relay.run(call(one, two, "a", killing(one, death), fine, lost=True))
+    await asyncio.sleep(0.05)
+    with pytest.raises(Unavailable, match="not retried"):
+        await two.relay.run(call(two, one, "a", fine))
+    assert await one.relay.run(call(one, two, "b", fine, fine, lost=True)) == "fine"
+    two.live()
+    assert await two.relay.run(call(two, one, "c", unread(two), fine, lost=True)) == "fine"
 
 
 def unread(guard: Guard) -> Callable[[], Coroutine[Any, Any, str]]:
@@ -218,180 +193,145 @@ def unread(guard: Guard) -> Callable[[], Coroutine[Any, Any, str]]:
 
 
 @pytest.mark.parametrize(("handed", "lost"), [(False, True), (True, False)])
-def test_what_a_server_never_had_is_not_blamed(*, handed: bool, lost: bool) -> None:
+async def test_what_a_server_never_had_is_not_blamed(*, handed: bool, lost: bool) -> None:
     """Nobody could connect to it: another has it, or 503 where it was handed on before; the next may try."""
+    one, two = pair()
 
-    async def check() -> None:
-        one, two = pair()
+    async def away() -> str:
+        raise Lost("cannot be reached", sent=False)
 
-        async def away() -> str:
-            raise Lost("cannot be reached", sent=False)
-
-        task = one.relay.run(call(one, two, "a", away, fine, handed=handed, lost=lost))
-        if handed:
-            with pytest.raises(Unavailable, match="no instance"):
-                await task
-        else:
-            assert await task == "fine"
-        for guard, other in ((one, two), (two, one)):
-            assert await guard.relay.run(call(guard, other, "a", fine)) == "fine"
-
-    run(check)
-
-
-def test_what_an_ending_server_does_not_read_is_handed_on_while_it_lives() -> None:
-    """At once, not when it is dead; what it had read already waits for its death."""
-
-    async def check() -> None:
-        one, two = pair()
-        assert await one.relay.run(call(one, two, "a", unread(one), fine)) == "fine"
-        assert one.relay.life
-
-        async def read() -> str:
-            raise Lost("broken")
-
-        task = asyncio.ensure_future(one.relay.run(call(one, two, "b", read, fine)))
-        await asyncio.sleep(0.1)
-        assert not task.done()
-        one.die(OUTSIDE)
-        assert await task == "fine"
-
-    run(check)
-
-
-def test_what_an_ending_server_does_not_read_is_not_blamed() -> None:
-    """It came from another instance, which was lost: nobody takes it now, and it may come again."""
-
-    async def check() -> None:
-        one, two = pair()
+    task = one.relay.run(call(one, two, "a", away, fine, handed=handed, lost=lost))
+    if handed:
         with pytest.raises(Unavailable, match="no instance"):
-            await two.relay.run(call(two, one, "a", unread(two), handed=True))
-        assert await one.relay.run(call(one, two, "a", fine)) == "fine"
-
-    run(check)
-
-
-def test_suspects_run_alone_one_after_the_other() -> None:
-    async def check() -> None:
-        one, two = pair()
-        inside: list[str] = []
-        most = 0
-
-        async def first(name: str) -> str:
-            inside.append(name)
-            await asyncio.sleep(0.05)
-            one.die(CRASH)
-            raise Lost(name)
-
-        async def again(name: str) -> str:
-            nonlocal most
-            inside.append(name)
-            most = max(most, len(inside))
-            await asyncio.sleep(0.05)
-            inside.remove(name)
-            return name
-
-        def suspect(name: str) -> Call[str]:
-            steps = iter([first, again])
-            return call(one, two, name, lambda: next(steps)(name))
-
-        tasks = [asyncio.ensure_future(one.relay.run(suspect(name))) for name in "abc"]
-        await asyncio.sleep(0.2)
-        inside.clear()
-        one.live()
-        assert await asyncio.gather(*tasks) == ["a", "b", "c"]
-        assert most == 1
-
-    run(check)
-
-
-def test_an_unread_request_keeps_its_mark_and_is_no_suspect() -> None:
-    """A guard was lost with it, the own server has crashed and is not reached, the next is lost with it."""
-
-    async def check() -> None:
-        one = lonely()
-
-        async def away() -> str:
-            one.die(CRASH)
-            raise Lost("cannot be reached", sent=False)
-
-        steps = iter([away, killing(one, OUTSIDE), fine])
-        marked = call(one, one, "a", lambda: next(steps)(), lost=True, waits=True)  # noqa: PLW0108  # one step each time
-        task = asyncio.ensure_future(one.relay.run(marked))
-        await asyncio.sleep(0.01)
-        assert not one.relay.suspicion.any
-        one.live()
-        with pytest.raises(Unavailable, match="refused for a minute"):
             await task
+    else:
+        assert await task == "fine"
+    for guard, other in ((one, two), (two, one)):
+        assert await guard.relay.run(call(guard, other, "a", fine)) == "fine"
 
-    run(check)
+
+async def test_what_an_ending_server_does_not_read_is_handed_on_while_it_lives() -> None:
+    """At once, not when it is dead; what it had read already waits for its death."""
+    one, two = pair()
+    assert await one.relay.run(call(one, two, "a", unread(one), fine)) == "fine"
+    assert one.relay.life
+
+    async def read() -> str:
+        raise Lost("broken")
+
+    task = asyncio.ensure_future(one.relay.run(call(one, two, "b", read, fine)))
+    await asyncio.sleep(0.1)
+    assert not task.done()
+    one.die(OUTSIDE)
+    assert await task == "fine"
 
 
-def test_a_server_that_cannot_be_reached_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_an_ending_server_does_not_read_is_not_blamed() -> None:
+    """It came from another instance, which was lost: nobody takes it now, and it may come again."""
+    one, two = pair()
+    with pytest.raises(Unavailable, match="no instance"):
+        await two.relay.run(call(two, one, "a", unread(two), handed=True))
+    assert await one.relay.run(call(one, two, "a", fine)) == "fine"
+
+
+async def test_suspects_run_alone_one_after_the_other() -> None:
+    one, two = pair()
+    inside: list[str] = []
+    most = 0
+
+    async def first(name: str) -> str:
+        inside.append(name)
+        await asyncio.sleep(0.05)
+        one.die(CRASH)
+        raise Lost(name)
+
+    async def again(name: str) -> str:
+        nonlocal most
+        inside.append(name)
+        most = max(most, len(inside))
+        await asyncio.sleep(0.05)
+        inside.remove(name)
+        return name
+
+    def suspect(name: str) -> Call[str]:
+        steps = iter([first, again])
+        return call(one, two, name, lambda: next(steps)(name))
+
+    tasks = [asyncio.ensure_future(one.relay.run(suspect(name))) for name in "abc"]
+    await asyncio.sleep(0.2)
+    inside.clear()
+    one.live()
+    assert await asyncio.gather(*tasks) == ["a", "b", "c"]
+    assert most == 1
+
+
+async def test_an_unread_request_keeps_its_mark_and_is_no_suspect() -> None:
+    """A guard was lost with it, the own server has crashed and is not reached, the next is lost with it."""
+    one = lonely()
+
+    async def away() -> str:
+        one.die(CRASH)
+        raise Lost("cannot be reached", sent=False)
+
+    steps = iter([away, killing(one, OUTSIDE), fine])
+    marked = call(one, one, "a", lambda: next(steps)(), lost=True, waits=True)  # noqa: PLW0108  # one step each time
+    task = asyncio.ensure_future(one.relay.run(marked))
+    await asyncio.sleep(0.01)
+    assert not one.relay.suspicion.any
+    one.live()
+    with pytest.raises(Unavailable, match="refused for a minute"):
+        await task
+
+
+async def test_a_server_that_cannot_be_reached_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its death is not known: with time between the tries, and until the request has waited long enough."""
     monkeypatch.setattr(relaying, "AWAY_SECONDS", 0.5)
+    one, tries = lonely(), 0
+    assert one.relay.life
 
-    async def check() -> None:
-        one, tries = lonely(), 0
-        assert one.relay.life
+    async def away() -> str:
+        nonlocal tries
+        tries += 1
+        raise Lost("cannot be reached", sent=False, fresh=True)
 
-        async def away() -> str:
-            nonlocal tries
-            tries += 1
-            raise Lost("cannot be reached", sent=False, fresh=True)
-
-        one.relay.life.ending.set_result(OUTSIDE)  # what was lost is looked into at once
-        with pytest.raises(Unavailable, match="no instance"):
-            await one.relay.run(call(one, one, "a", away, waits=True))
-        assert 2 <= tries <= 12
-
-    run(check)
+    one.relay.life.ending.set_result(OUTSIDE)  # what was lost is looked into at once
+    with pytest.raises(Unavailable, match="no instance"):
+        await one.relay.run(call(one, one, "a", away, waits=True))
+    assert 2 <= tries <= 12
 
 
-def test_who_reads_is_never_blamed() -> None:
+async def test_who_reads_is_never_blamed() -> None:
     """Health and metadata have one fingerprint; a request that was lost twice with a server is told so."""
-
-    async def check() -> None:
-        one, two = pair()
-        for death in (OUTSIDE, CRASH):
-            assert await one.relay.run(call(one, two, "", killing(one, death), fine, reads=True)) == "fine"
-            one.live()
-            with pytest.raises(Unavailable, match="were lost"):
-                await one.relay.run(call(one, two, "", killing(one, death), handed=True, reads=True))
-            one.live()
-        assert not one.relay.suspicion.any
-
-    run(check)
-
-
-def test_a_suspect_is_let_go_when_its_server_does_not_return() -> None:
-    """And nobody is blamed for what was not tried."""
-
-    async def check() -> None:
-        one = lonely()
-        task = asyncio.ensure_future(one.relay.run(call(one, one, "a", killing(one, CRASH))))
-        await asyncio.sleep(0.05)
-        one.relay.returns = lambda: False
+    one, two = pair()
+    for death in (OUTSIDE, CRASH):
+        assert await one.relay.run(call(one, two, "", killing(one, death), fine, reads=True)) == "fine"
+        one.live()
         with pytest.raises(Unavailable, match="were lost"):
-            await task
-        assert not one.relay.suspicion.any
+            await one.relay.run(call(one, two, "", killing(one, death), handed=True, reads=True))
+        one.live()
+    assert not one.relay.suspicion.any
 
-    run(check)
+
+async def test_a_suspect_is_let_go_when_its_server_does_not_return() -> None:
+    """And nobody is blamed for what was not tried."""
+    one = lonely()
+    task = asyncio.ensure_future(one.relay.run(call(one, one, "a", killing(one, CRASH))))
+    await asyncio.sleep(0.05)
+    one.relay.returns = lambda: False
+    with pytest.raises(Unavailable, match="were lost"):
+        await task
+    assert not one.relay.suspicion.any
 
 
-def test_nobody_there() -> None:
+async def test_nobody_there() -> None:
     """Without another instance, and for what another guard has handed on: 503 at once."""
-
-    async def check() -> None:
-        lonely = Guard()
-        with pytest.raises(Unavailable, match="no instance"):
-            await lonely.relay.run(call(lonely, lonely, "a", fine))
-        one, two = pair()
-        one.die(OUTSIDE)
-        with pytest.raises(Unavailable, match="no instance"):
-            await one.relay.run(call(one, two, "a", fine, fine, handed=True))
-
-    run(check)
+    lonely = Guard()
+    with pytest.raises(Unavailable, match="no instance"):
+        await lonely.relay.run(call(lonely, lonely, "a", fine))
+    one, two = pair()
+    one.die(OUTSIDE)
+    with pytest.raises(Unavailable, match="no instance"):
+        await one.relay.run(call(one, two, "a", fine, fine, handed=True))
 
 
 def lonely() -> Guard:
@@ -401,90 +341,75 @@ def lonely() -> Guard:
     return guard
 
 
-def test_a_pool_of_one_waits_for_its_server() -> None:
+async def test_a_pool_of_one_waits_for_its_server() -> None:
     """What was in flight when it was killed, what came while it was away, and what came while it drained."""
-
-    async def check() -> None:
-        one = lonely()
-        steps = iter([killing(one, OUTSIDE), fine])
-        flown = asyncio.ensure_future(
-            one.relay.run(call(one, one, "a", lambda: next(steps)(), waits=True))  # noqa: PLW0108  # one step each time
-        )
-        await asyncio.sleep(0.01)
-        came = asyncio.ensure_future(one.relay.run(call(one, one, "b", fine, waits=True)))
-        await asyncio.sleep(0.1)
-        assert one.relay.waiting == 2
-        with pytest.raises(Unavailable, match="no instance"):
-            await one.relay.run(call(one, one, "c", fine, waits=False))
-        one.live()
-        one.relay.stopping = True
-        drained = asyncio.ensure_future(one.relay.run(call(one, one, "d", fine, waits=True)))
-        await asyncio.sleep(0.1)
-        assert not any(task.done() for task in (flown, came, drained))
-        one.relay.stopping = False
-        assert await asyncio.gather(flown, came, drained) == ["fine"] * 3
-        assert one.relay.waiting == 0
-
-    run(check)
+    one = lonely()
+    steps = iter([killing(one, OUTSIDE), fine])
+    flown = asyncio.ensure_future(
+        one.relay.run(call(one, one, "a", lambda: next(steps)(), waits=True))  # noqa: PLW0108  # one step each time
+    )
+    await asyncio.sleep(0.01)
+    came = asyncio.ensure_future(one.relay.run(call(one, one, "b", fine, waits=True)))
+    await asyncio.sleep(0.1)
+    assert one.relay.waiting == 2
+    with pytest.raises(Unavailable, match="no instance"):
+        await one.relay.run(call(one, one, "c", fine, waits=False))
+    one.live()
+    one.relay.stopping = True
+    drained = asyncio.ensure_future(one.relay.run(call(one, one, "d", fine, waits=True)))
+    await asyncio.sleep(0.1)
+    assert not any(task.done() for task in (flown, came, drained))
+    one.relay.stopping = False
+    assert await asyncio.gather(flown, came, drained) == ["fine"] * 3
+    assert one.relay.waiting == 0
 
 
-def test_a_pool_of_one_is_lost_twice_at_most() -> None:
-    async def check() -> None:
-        one = lonely()
-        dies = killing(one, OUTSIDE)
-        task = asyncio.ensure_future(one.relay.run(call(one, one, "a", dies, waits=True)))
-        await asyncio.sleep(0.01)
-        one.live()
-        with pytest.raises(Unavailable, match="refused for a minute"):
-            await task
-
-    run(check)
+async def test_a_pool_of_one_is_lost_twice_at_most() -> None:
+    one = lonely()
+    dies = killing(one, OUTSIDE)
+    task = asyncio.ensure_future(one.relay.run(call(one, one, "a", dies, waits=True)))
+    await asyncio.sleep(0.01)
+    one.live()
+    with pytest.raises(Unavailable, match="refused for a minute"):
+        await task
 
 
-def test_nobody_waits_for_a_server_that_does_not_return(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nobody_waits_for_a_server_that_does_not_return(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not started again, or its start has failed; or it takes too long; or too many wait."""
-
-    async def check() -> None:
-        one = lonely()
-        one.die(OUTSIDE)
-        task = asyncio.ensure_future(one.relay.run(call(one, one, "a", fine, waits=True)))
-        await asyncio.sleep(0.01)
-        monkeypatch.setattr(relaying, "MOST_WAITING", 1)
-        with pytest.raises(Unavailable, match="no instance"):
-            await one.relay.run(call(one, one, "b", fine, waits=True))
-        one.relay.returns = lambda: False
-        with pytest.raises(Unavailable, match="no instance"):
-            await task
-        one.relay.returns = lambda: True
-        monkeypatch.setattr(relaying, "MOST_WAITING_BYTES", 0)
-        with pytest.raises(Unavailable, match="no instance"):
-            await one.relay.run(call(one, one, "d", fine, waits=True))
-        monkeypatch.undo()
-        monkeypatch.setattr(relaying, "AWAY_SECONDS", 0.1)
-        with pytest.raises(Unavailable, match="no instance"):
-            await one.relay.run(call(one, one, "c", fine, waits=True))
-
-    run(check)
+    one = lonely()
+    one.die(OUTSIDE)
+    task = asyncio.ensure_future(one.relay.run(call(one, one, "a", fine, waits=True)))
+    await asyncio.sleep(0.01)
+    monkeypatch.setattr(relaying, "MOST_WAITING", 1)
+    with pytest.raises(Unavailable, match="no instance"):
+        await one.relay.run(call(one, one, "b", fine, waits=True))
+    one.relay.returns = lambda: False
+    with pytest.raises(Unavailable, match="no instance"):
+        await task
+    one.relay.returns = lambda: True
+    monkeypatch.setattr(relaying, "MOST_WAITING_BYTES", 0)
+    with pytest.raises(Unavailable, match="no instance"):
+        await one.relay.run(call(one, one, "d", fine, waits=True))
+    monkeypatch.undo()
+    monkeypatch.setattr(relaying, "AWAY_SECONDS", 0.1)
+    with pytest.raises(Unavailable, match="no instance"):
+        await one.relay.run(call(one, one, "c", fine, waits=True))
 
 
-def test_another_instance_comes_before_the_own_return() -> None:
+async def test_another_instance_comes_before_the_own_return() -> None:
     """One that is away, too, has had nothing: then the own server's return is waited for."""
+    one, two = pair()
+    one.die(OUTSIDE)
+    assert await one.relay.run(call(one, two, "a", fine, fine, waits=True)) == "fine"
 
-    async def check() -> None:
-        one, two = pair()
-        one.die(OUTSIDE)
-        assert await one.relay.run(call(one, two, "a", fine, fine, waits=True)) == "fine"
+    async def away() -> str:
+        raise Lost("no server", sent=False)
 
-        async def away() -> str:
-            raise Lost("no server", sent=False)
-
-        task = asyncio.ensure_future(one.relay.run(call(one, two, "b", fine, away, waits=True)))
-        await asyncio.sleep(0.1)
-        assert not task.done()
-        one.live()
-        assert await task == "fine"
-
-    run(check)
+    task = asyncio.ensure_future(one.relay.run(call(one, two, "b", fine, away, waits=True)))
+    await asyncio.sleep(0.1)
+    assert not task.done()
+    one.live()
+    assert await task == "fine"
 
 
 def test_fingerprints() -> None:
