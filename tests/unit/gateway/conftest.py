@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gateway.observe import log_json_lines
 
+from .application import Door, FakeTriton
+
 log_json_lines()
+
+
+@pytest.fixture
+def door(opened: Door) -> Door:
+    """The file's application, with a fake that has forgotten everything."""
+    opened[1].__dict__ = FakeTriton().__dict__
+    opened[0].app_state["services"].generations.inside.clear()
+    return opened

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from fastapi.testclient import TestClient
 
-from conch.deployment import Chat, Deployment, Instance, Pool
+from conch.deployment import Chat, Pool
 from conch.errors import ApiError
-from gateway.app import create_app
-from gateway.settings import Settings
+from tests.fakes.http_server import Handler, answering
 
-from .test_completions import FakeTriton
+from .application import Door, FakeTriton, application, chunks
 
 # As LLaVA 1.5's: content in parts, pictures before text.
 TEMPLATE = (
@@ -27,35 +23,17 @@ TEMPLATE = (
     "{% endfor %}{% if add_generation_prompt %}ASSISTANT:{% endif %}"
 )
 RED, BLUE = "data:image/png;base64,cmVk", "data:image/jpeg;base64,Ymx1ZQ=="
-Door = tuple[TestClient, FakeTriton]
 
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
     """A model that looks at pictures, and one that reads text alone."""
-    folder = tmp_path_factory.mktemp("gateway")
-    both = frozenset({"completion", "pictures"})
-    pools = (
-        Pool("looks", "llava", (0,), capabilities=both, positions=256, chat=Chat(TEMPLATE)),
-        Pool(
-            "reads", "gpt2", (0,), capabilities=frozenset({"completion"}), positions=64, chat=Chat(TEMPLATE)
-        ),
-    )
-    instances = tuple(
-        Instance(n, pool.model_id, pool.family, str(folder), (0,), f"a:{n}", f"a:{n + 2}")
-        for n, pool in enumerate(pools)
-    )
-    Deployment(instances, pools).save(folder / "deployment.json")
+    able, both = frozenset({"completion"}), frozenset({"completion", "pictures"})
+    looks = Pool("looks", "llava", (0,), capabilities=both, positions=256, chat=Chat(TEMPLATE))
+    reads = Pool("reads", "gpt2", (0,), capabilities=able, positions=64, chat=Chat(TEMPLATE))
     fake = FakeTriton()
-    settings = Settings(deployment=folder / "deployment.json")
-    with TestClient(create_app(settings, triton=fake), raise_server_exceptions=False) as client:
+    with application(tmp_path_factory.mktemp("gateway"), looks, reads, triton=fake) as client:
         yield client, fake
-
-
-@pytest.fixture
-def door(opened: Door) -> Door:
-    opened[1].__dict__ = FakeTriton().__dict__
-    return opened
 
 
 def picture(url: str, **more: Any) -> dict[str, Any]:
@@ -98,7 +76,7 @@ def test_streamed(door: Door) -> None:
         stream=True,
         stream_options={"include_usage": True},
     )
-    events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+    events = chunks(answer)
     assert "".join(e["choices"][0]["delta"].get("content", "") for e in events if e["choices"]) == "one two"
     assert events[-1]["usage"]["completion_tokens"] == 2
     assert door[1].asked[0]["image_urls"] == [RED]
@@ -170,12 +148,12 @@ def test_models_say_what_they_take(door: Door) -> None:
     assert door[0].get("/v1/models/looks").json() == rows["looks"]
 
 
-class Gallery(BaseHTTPRequestHandler):
+class Gallery(Handler):
     """A host of pictures."""
 
-    def log_message(self, *_: object) -> None: ...
+    protocol_version = "HTTP/1.0"  # a body ends with its connection
 
-    def do_GET(self) -> None:  # the base class has it so
+    def do_GET(self) -> None:  # noqa: N802
         if self.path == "/elsewhere":
             self.send_response(302)
             self.send_header("Location", "/red")
@@ -190,10 +168,8 @@ class Gallery(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def gallery() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Gallery)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    yield f"127.0.0.1:{server.server_port}"
-    server.shutdown()
+    with answering(Gallery) as server:
+        yield server.url.removeprefix("http://")
 
 
 def test_hosts_that_are_named(door: Door, gallery: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from conch.deployment import Chat, Deployment, Instance, Pool
+from conch.deployment import Chat
 from conch.errors import ApiError
-from gateway.app import create_app
-from gateway.settings import Settings
 from gateway.text.calls import questions
 from gateway.text.generator import StopSequenceFilter, TextDelta, Token
 from gateway.text.responses import ChatWriter, CompletionWriter, usage_of
 from gateway.text.schema import MOST_TEXTS, MOST_WORDS, ChatRequest, CompletionRequest
+
+from .application import CALL, Door, chunks, text_gateway
 
 QUICK = settings(max_examples=200, deadline=None, database=None, derandomize=True)
 TEMPLATE = (
@@ -32,92 +28,11 @@ TEMPLATE = (
 )
 
 
-CALL = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
-
-
-class FakeTriton:
-    """Answers like `tensorrt_llm_bls`: " one two", a token a word, or an error; reads as many tokens as the
-    prompt has words.
-    """
-
-    async def close(self) -> None: ...
-
-    words = (" one", " two")
-
-    def __init__(self) -> None:
-        self.asked: list[dict[str, Any]] = []
-        self.error: Exception | None = None
-        self.order: list[int] = []  # in which order the streams begin: a place for each call
-
-    async def infer(
-        self, pool: Any, model: str, arrays: Mapping[str, np.ndarray], outputs: list[str], request_id: str
-    ) -> dict[str, np.ndarray]:
-        self.asked.append(dict(arrays))
-        if self.error:
-            raise self.error
-        count = int(arrays["num_return_sequences"].item()) if "num_return_sequences" in arrays else 1
-        lengths = np.full((1, count), len(self.words), np.int32)
-        result = {
-            "text_output": np.full((1, count), "".join(self.words).encode(), object),
-            "num_input_tokens": np.array([[len(arrays["text_input"].item().split())]], np.int32),
-            "num_output_tokens": lengths[:, :1],
-            "output_lengths": lengths,
-            "output_tokens": np.array([[[word.encode() for word in self.words]] * count], object),
-            "output_log_probs": np.full((1, count, len(self.words)), -0.5, np.float32),
-            "top_tokens": np.array([[[[b" a", b" b"]] * len(self.words)] * count], object),
-            "top_token_log_probs": np.full((1, count, len(self.words), 2), -0.25, np.float32),
-        }
-        return {name: result[name] for name in outputs}
-
-    async def stream(
-        self, pool: Any, model: str, fields: Mapping[str, Any], request_id: str
-    ) -> AsyncGenerator[dict[str, Any], None]:
-        self.asked.append(dict(fields))
-        if self.order:
-            await asyncio.sleep(0.02 * self.order[len(self.asked) - 1])
-        for n, word in enumerate(self.words):
-            if self.error and n:
-                raise self.error
-            logprobs = (
-                {"output_lengths": 1, "output_tokens": word, "output_log_probs": -0.5}
-                if "top_log_probs" in fields
-                else {}
-            )
-            yield {
-                "text_output": word,
-                "num_input_tokens": len(fields["text_input"].split()),
-                "num_output_tokens": n + 1,
-                **logprobs,
-            }
-
-
-@contextmanager
-def gateway(
-    folder: Path, *, template: bool = True, sampling: Mapping[str, float] | None = None
-) -> Iterator[tuple[TestClient, FakeTriton]]:
-    """The application over a deployment of one model, with a fake Triton."""
-    instance = Instance(0, "mini", "gpt2", str(folder), (0,), "a:1", "a:2")
-    chat = Chat(TEMPLATE, sampling=sampling or {}) if template else None
-    pool = Pool("mini", "gpt2", (0,), capabilities=frozenset({"completion"}), positions=64, chat=chat)
-    Deployment((instance,), (pool,)).save(folder / "deployment.json")
-    fake = FakeTriton()
-    settings = Settings(deployment=folder / "deployment.json", generations_per_instance=2)
-    with TestClient(create_app(settings, triton=fake), raise_server_exceptions=False) as client:
-        yield client, fake
-
-
 @pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClient, FakeTriton]]:
-    with gateway(tmp_path_factory.mktemp("gateway")) as found:
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    folder = tmp_path_factory.mktemp("gateway")
+    with text_gateway(folder, Chat(TEMPLATE), positions=64, generations_per_instance=2) as found:
         yield found
-
-
-@pytest.fixture
-def door(opened: tuple[TestClient, FakeTriton]) -> tuple[TestClient, FakeTriton]:
-    """One application for all tests, with a fake that has forgotten everything."""
-    opened[1].__dict__ = FakeTriton().__dict__
-    opened[0].app_state["services"].generations.inside.clear()
-    return opened
 
 
 @pytest.mark.parametrize(
@@ -140,7 +55,7 @@ def test_sampling_as_the_checkpoint_recommends_it(
     if path == "responses" and not both >= set(asked):
         pytest.skip("the route has no such field")
     recommendation = {"temperature": 0.7, "top_p": 0.8, "top_k": 20.0, "repetition_penalty": 1.1}
-    with gateway(tmp_path, sampling=recommendation) as (client, fake):
+    with text_gateway(tmp_path, Chat(TEMPLATE, sampling=recommendation)) as (client, fake):
         body = {"messages": [{"role": "user", "content": "hi"}]} if "chat" in path else {"input": "hi"}
         answer = client.post(f"/v1/{path}", json={"model": "mini", **body, **asked})
         assert answer.status_code == 200, answer.text
@@ -150,16 +65,11 @@ def test_sampling_as_the_checkpoint_recommends_it(
             assert answer.json()["temperature"] == asked.get("temperature", 0.7)
 
 
-def post(door: tuple[TestClient, FakeTriton], **fields: Any) -> Any:
+def post(door: Door, **fields: Any) -> Any:
     return door[0].post("/v1/completions", json={"model": "mini", "prompt": "a b c", **fields})
 
 
-def chunks(answer: Any) -> list[dict[str, Any]]:
-    assert answer.text.endswith("data: [DONE]\n\n")
-    return [json.loads(line[6:]) for line in answer.text.split("\n") if line.startswith("data: {")]
-
-
-def places(door: tuple[TestClient, FakeTriton]) -> int:
+def places(door: Door) -> int:
     inside: int = door[0].app_state["services"].generations.inside["mini"]
     return inside
 
@@ -262,7 +172,7 @@ def test_a_chat_begins_with_a_role_and_ends_with_a_reason() -> None:
     assert [chunk["choices"][0]["finish_reason"] for chunk in found] == [None, None, "stop"]
 
 
-def test_a_whole_answer(door: tuple[TestClient, FakeTriton]) -> None:
+def test_a_whole_answer(door: Door) -> None:
     """Two prompts, two texts each."""
     answer = post(door, prompt=["a b c", "d"], n=2, max_tokens=2, echo=True).json()
     assert [choice["text"] for choice in answer["choices"]] == ["a b c one two"] * 2 + ["d one two"] * 2
@@ -270,7 +180,7 @@ def test_a_whole_answer(door: tuple[TestClient, FakeTriton]) -> None:
     assert answer["usage"] == {"prompt_tokens": 4, "completion_tokens": 8, "total_tokens": 12}
 
 
-def test_null_is_left_out(door: tuple[TestClient, FakeTriton]) -> None:
+def test_null_is_left_out(door: Door) -> None:
     """OpenAI's clients send it for defaults."""
     fields = (
         "n",
@@ -290,7 +200,7 @@ def test_null_is_left_out(door: tuple[TestClient, FakeTriton]) -> None:
     assert post(door, model=None).json()["error"]["message"] == "model is missing; send it"
 
 
-def test_usage_of_a_stream_does_not_depend_on_who_is_first(door: tuple[TestClient, FakeTriton]) -> None:
+def test_usage_of_a_stream_does_not_depend_on_who_is_first(door: Door) -> None:
     door[1].order = [2, 4, 5, 0, 1, 3]
     found = chunks(
         post(door, prompt=["a b c", "d"], n=3, stream=True, stream_options={"include_usage": True})
@@ -301,7 +211,7 @@ def test_usage_of_a_stream_does_not_depend_on_who_is_first(door: tuple[TestClien
 
 
 @pytest.mark.parametrize("stop", [None, " two", "ne t", "o"])
-def test_streams_say_the_same_as_answers(door: tuple[TestClient, FakeTriton], stop: str | None) -> None:
+def test_streams_say_the_same_as_answers(door: Door, stop: str | None) -> None:
     """Text, tokens, offsets and the reason of the end."""
     whole = post(door, logprobs=0, stop=stop).json()["choices"][0]
     found = [chunk["choices"][0] for chunk in chunks(post(door, logprobs=0, stop=stop, stream=True))]
@@ -318,9 +228,7 @@ def test_streams_say_the_same_as_answers(door: tuple[TestClient, FakeTriton], st
     [ApiError(503, "lost; send it again", code="unavailable"), KeyError("text_output")],
     ids=["known", "unknown"],
 )
-def test_an_error_in_the_middle_ends_the_stream(
-    door: tuple[TestClient, FakeTriton], error: Exception
-) -> None:
+def test_an_error_in_the_middle_ends_the_stream(door: Door, error: Exception) -> None:
     """Never a stream that waits for ever; the place is free again."""
     door[1].error = error
     answer = post(door, stream=True, n=2)
@@ -330,7 +238,7 @@ def test_an_error_in_the_middle_ends_the_stream(
     assert places(door) == 0
 
 
-def test_an_error_at_once_is_no_stream(door: tuple[TestClient, FakeTriton]) -> None:
+def test_an_error_at_once_is_no_stream(door: Door) -> None:
     """A plain answer with a status."""
     door[1].words = ()
     door[1].error = ApiError(400, "the text has 900 tokens, this model has 64 positions; shorten it")
@@ -348,9 +256,7 @@ def test_an_error_at_once_is_no_stream(door: tuple[TestClient, FakeTriton]) -> N
         ("stop_words_list has …", "stop"),
     ],
 )
-def test_what_the_model_refuses_names_the_callers_field(
-    door: tuple[TestClient, FakeTriton], said: str, param: str
-) -> None:
+def test_what_the_model_refuses_names_the_callers_field(door: Door, said: str, param: str) -> None:
     door[1].error = ApiError(400, said)
     assert post(door).json()["error"]["param"] == param
 
@@ -385,9 +291,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(
     ("fields", "param"), REFUSED, ids=[f"{param}-{i}" for i, (_, param) in enumerate(REFUSED)]
 )
-def test_forms_refuse_before_triton_is_asked(
-    door: tuple[TestClient, FakeTriton], fields: dict[str, Any], param: str
-) -> None:
+def test_forms_refuse_before_triton_is_asked(door: Door, fields: dict[str, Any], param: str) -> None:
     body = json.dumps({"model": "mini", "prompt": "x", **fields})
     answer = door[0].post("/v1/completions", content=body, headers={"content-type": "application/json"})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
@@ -413,7 +317,7 @@ def test_forms_refuse_before_triton_is_asked(
     ],
 )
 def test_a_refusal_says_what_it_must_be_and_what_it_is(
-    door: tuple[TestClient, FakeTriton], fields: dict[str, Any], message: str
+    door: Door, fields: dict[str, Any], message: str
 ) -> None:
     answer = door[0].post("/v1/completions", json={"model": "mini", "prompt": "x", **fields})
     assert (answer.status_code, answer.json()["error"]["message"]) == (400, message)
@@ -429,7 +333,7 @@ def test_a_refusal_says_what_it_must_be_and_what_it_is(
         (b"", "application/json"),
     ],
 )
-def test_bodies_that_are_none(door: tuple[TestClient, FakeTriton], body: bytes, kind: str) -> None:
+def test_bodies_that_are_none(door: Door, body: bytes, kind: str) -> None:
     answer = door[0].post("/v1/completions", content=body, headers={"content-type": kind})
     assert answer.status_code == 400
     assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
@@ -450,7 +354,7 @@ def test_a_long_list_is_one_fault() -> None:
     assert error.value.error_count() < 10
 
 
-def test_a_body_of_another_type_is_told_which(door: tuple[TestClient, FakeTriton]) -> None:
+def test_a_body_of_another_type_is_told_which(door: Door) -> None:
     """What curl -d sends without a header."""
     answer = door[0].post(
         "/v1/completions",
@@ -460,12 +364,12 @@ def test_a_body_of_another_type_is_told_which(door: tuple[TestClient, FakeTriton
     assert "Content-Type: application/json" in answer.json()["error"]["message"]
 
 
-def chat(door: tuple[TestClient, FakeTriton], *messages: dict[str, Any], **fields: Any) -> Any:
+def chat(door: Door, *messages: dict[str, Any], **fields: Any) -> Any:
     body = json.dumps({"model": "mini", "messages": messages, **fields})
     return door[0].post("/v1/chat/completions", content=body, headers={"content-type": "application/json"})
 
 
-def test_a_chat(door: tuple[TestClient, FakeTriton]) -> None:
+def test_a_chat(door: Door) -> None:
     """The template sees content, parts of it, and names."""
     answer = chat(
         door,
@@ -481,7 +385,7 @@ def test_a_chat(door: tuple[TestClient, FakeTriton]) -> None:
     assert answer.json()["usage"]["prompt_tokens"] == 3
 
 
-def test_a_chat_that_is_refused(door: tuple[TestClient, FakeTriton]) -> None:
+def test_a_chat_that_is_refused(door: Door) -> None:
     """By the template, or because its text is none."""
     for message, said in (
         ({"role": "system", "content": "x"}, "no system here"),
@@ -492,7 +396,7 @@ def test_a_chat_that_is_refused(door: tuple[TestClient, FakeTriton]) -> None:
         assert said in error["message"]
 
 
-def test_an_answer_may_be_sent_back(door: tuple[TestClient, FakeTriton]) -> None:
+def test_an_answer_may_be_sent_back(door: Door) -> None:
     """As the official SDK does it: a message with all its fields, most of them null; and what changes no text
     is no error.
     """
@@ -549,9 +453,7 @@ def test_an_answer_may_be_sent_back(door: tuple[TestClient, FakeTriton]) -> None
         ),
     ],
 )
-def test_a_bad_message_is_named(
-    door: tuple[TestClient, FakeTriton], message: dict[str, Any], says: str
-) -> None:
+def test_a_bad_message_is_named(door: Door, message: dict[str, Any], says: str) -> None:
     answer = chat(door, message)
     assert (answer.status_code, answer.json()["error"]["param"], answer.json()["error"]["message"]) == (
         400,
@@ -561,12 +463,12 @@ def test_a_bad_message_is_named(
 
 
 def test_a_model_without_template_has_no_chat(tmp_path: Path) -> None:
-    with gateway(tmp_path, template=False) as door:
+    with text_gateway(tmp_path, None) as door:
         error = chat(door, {"role": "user", "content": "x"}).json()["error"]
     assert "does not support chat; models here that do: none" in error["message"]
 
 
-def test_one_request_too_many_is_told_to_come_back(door: tuple[TestClient, FakeTriton]) -> None:
+def test_one_request_too_many_is_told_to_come_back(door: Door) -> None:
     door[0].app_state["services"].generations.inside["mini"] = 2
     answer = post(door, stream=True)
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "overloaded")

@@ -14,12 +14,12 @@ from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conch.deployment import Deployment, Instance, Pool
+from conch.deployment import Pool
 from conch.errors import ApiError
-from gateway.app import create_app
 from gateway.embeddings.embedder import INPUTS, TOKENS, parts
 from gateway.embeddings.schema import MOST_INPUTS
-from gateway.settings import Settings
+
+from .application import application
 
 QUICK = settings(max_examples=100, deadline=None, database=None, derandomize=True)
 
@@ -54,13 +54,10 @@ class FakeTriton:
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[tuple[TestClient, FakeTriton]]:
-    instance = Instance(0, "mini", "minilm", str(tmp_path), (0,), "a:1", "a:2")
     pool = Pool("mini", "minilm", (0,), capabilities=frozenset({"embedding"}), positions=8, dimensions=2)
     other = Pool("text", "gpt2", (0,), capabilities=frozenset({"completion"}), positions=8)
-    Deployment((instance,), (pool, other)).save(tmp_path / "deployment.json")
-    fake: Any = FakeTriton()
-    settings_ = Settings(deployment=tmp_path / "deployment.json", embeddings_per_instance=2)
-    with TestClient(create_app(settings_, triton=fake), raise_server_exceptions=False) as client:
+    fake = FakeTriton()
+    with application(tmp_path, pool, other, triton=fake, embeddings_per_instance=2) as client:
         yield client, fake
 
 
@@ -202,14 +199,11 @@ class Seeing(FakeTriton):
 @pytest.fixture
 def seeing(tmp_path: Path) -> Iterator[tuple[TestClient, FakeTriton]]:
     """A CLIP named `mini`, and `plain`, which reads text alone."""
-    instance = Instance(0, "mini", "clip", str(tmp_path), (0,), "a:1", "a:2")
     able = frozenset({"embedding", "picture_embedding"})
     pool = Pool("mini", "clip", (0,), capabilities=able, positions=8, dimensions=2)
     plain = Pool("plain", "minilm", (0,), capabilities=frozenset({"embedding"}), positions=8, dimensions=2)
-    Deployment((instance,), (pool, plain)).save(tmp_path / "deployment.json")
-    fake: Any = Seeing()
-    settings_ = Settings(deployment=tmp_path / "deployment.json", max_pictures_bytes=5000)
-    with TestClient(create_app(settings_, triton=fake), raise_server_exceptions=False) as client:
+    fake = Seeing()
+    with application(tmp_path, pool, plain, triton=fake, max_pictures_bytes=5000) as client:
         yield client, fake
 
 

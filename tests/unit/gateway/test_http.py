@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from conch.deployment import Deployment, Instance, Pool
-from gateway.app import create_app
-from gateway.settings import Settings
+from conch.deployment import Pool
+
+from .application import application
 
 
 class Silent:
@@ -23,22 +23,12 @@ class Silent:
 
 @pytest.fixture
 def door(tmp_path: Path) -> Iterator[TestClient]:
-    instance = Instance(0, "a", "whisper", str(tmp_path), (0,), "a:1", "a:2")
+    able = frozenset({"transcription"})
     speech = [
-        Pool(
-            name,
-            "whisper",
-            (0,),
-            capabilities=frozenset({"transcription"}),
-            languages=known,
-            built=1_700_000_000,
-        )
+        Pool(name, "whisper", (0,), capabilities=able, languages=known, built=1_700_000_000)
         for name, known in {"a": ("en", "de"), "b.en": ("en",)}.items()
     ]
-    Deployment((instance,), tuple(speech)).save(tmp_path / "deployment.json")
-    settings = Settings(deployment=tmp_path / "deployment.json", model_aliases="mine=b.en")
-    triton: Any = Silent()
-    with TestClient(create_app(settings, triton=triton), raise_server_exceptions=False) as client:
+    with application(tmp_path, *speech, triton=Silent(), model_aliases="mine=b.en") as client:
         yield client
 
 

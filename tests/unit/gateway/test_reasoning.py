@@ -5,19 +5,20 @@ model.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai.types.responses import Response
 
+from conch.deployment import Chat
 from gateway.text.filters import Phase, ReasoningFilter
 
-from .test_completions import CALL, FakeTriton, chunks
+from .application import CALL, Door, chunks, text_gateway
 from .test_responses_api import CALLED, events
-from .test_tools import ADD, TAGGED, gateway
+from .test_tools import ADD, TAGGED
 
 # Qwen 3's, shortened: it reads reasoning_content, and `enable_thinking=false` writes an empty one.
 TEMPLATE = """
@@ -33,21 +34,17 @@ TEMPLATE = """
 {% endif %}{% if tools %}{% endif %}"""
 OPENED = "{{ messages[0].content }} </think> <think>\n"  # as DeepSeek-R1's distilled models
 THOUGHT = ("<thi", "nk>\nLet me", " see.\n</th", "ink>\n\nIt is", " 4.")
-Door = tuple[TestClient, FakeTriton]
 
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
-    client, fake = gateway(tmp_path_factory.mktemp("reasoning"), TEMPLATE, "guided_decoding")
-    with client:
-        yield client, fake
+    with text_gateway(tmp_path_factory.mktemp("gateway"), Chat(TEMPLATE), "guided_decoding") as found:
+        yield found
 
 
-@pytest.fixture
-def door(opened: Door) -> Door:
-    opened[1].__dict__ = FakeTriton().__dict__
-    opened[1].words = THOUGHT
-    return opened
+@pytest.fixture(autouse=True)
+def thoughtful(door: Door) -> None:
+    door[1].words = THOUGHT
 
 
 def chat(door: Door, *messages: dict[str, Any], **fields: Any) -> Any:
@@ -104,12 +101,11 @@ def test_a_grammar_leaves_no_room_for_it(door: Door) -> None:
     assert answer.json()["choices"][0]["message"]["content"] == '{"a": "<think>"}'
 
 
-def test_a_prompt_that_opens_it(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_prompt_that_opens_it(tmp_path: Path) -> None:
     """Then the answer has only its end."""
-    client, fake = gateway(tmp_path_factory.mktemp("opened"), OPENED)
-    fake.words = ("Let me see.", "</think>", "It is 4.")
-    with client:
-        message = chat((client, fake)).json()["choices"][0]["message"]
+    with text_gateway(tmp_path, Chat(OPENED)) as door:
+        door[1].words = ("Let me see.", "</think>", "It is 4.")
+        message = chat(door).json()["choices"][0]["message"]
     assert (message["reasoning_content"], message["content"]) == ("Let me see.", "It is 4.")
 
 

@@ -7,30 +7,23 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from fastapi.testclient import TestClient
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from .test_completions import FakeTriton
-from .test_tools import CHATML, SCHEMA, gateway, guide
+from conch.deployment import Chat
+
+from .application import Door, text_gateway
+from .test_tools import CHATML, SCHEMA, guide
 
 EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
 ADD = {"type": "function", "name": "add", "parameters": SCHEMA, "strict": True}
 CALLED = {"type": "function_call", "call_id": "call_1", "name": "add", "arguments": '{"a": 1}'}
-Door = tuple[TestClient, FakeTriton]
 
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
-    client, fake = gateway(tmp_path_factory.mktemp("responses"), CHATML, "guided_decoding")
-    with client:
-        yield client, fake
-
-
-@pytest.fixture
-def door(opened: Door) -> Door:
-    opened[1].__dict__ = FakeTriton().__dict__
-    return opened
+    with text_gateway(tmp_path_factory.mktemp("gateway"), Chat(CHATML), "guided_decoding") as found:
+        yield found
 
 
 def ask(door: Door, **fields: Any) -> Any:

@@ -14,11 +14,10 @@ import pytest
 import structlog
 from fastapi.testclient import TestClient
 
-from conch.deployment import Chat, Deployment, Instance, Pool
+from conch.deployment import Chat, Pool
 from conch.errors import ApiError
 from conch.pictures import Picture
 from gateway.admission import Admission
-from gateway.app import create_app
 from gateway.console.routes import retrieval
 from gateway.metrics import GatewayMetrics
 from gateway.retrieval.answerer import ServedAnswerer
@@ -28,33 +27,26 @@ from gateway.retrieval.service import open_library
 from gateway.settings import Settings
 from retrieval.library import Item, Library
 
-from . import test_completions
+from .application import FakeTriton, application
 from .test_chat_pictures import TEMPLATE
-from .test_embeddings import FakeTriton
+from .test_embeddings import FakeTriton as Embedding
+
+MINI = Pool("mini", "minilm", (0,), capabilities=frozenset({"embedding"}), positions=8, dimensions=2)
 
 
 @pytest.fixture
-def deployment(tmp_path: Path) -> Path:
-    instance = Instance(0, "mini", "minilm", str(tmp_path), (0,), "a:1", "a:2")
-    pool = Pool("mini", "minilm", (0,), capabilities=frozenset({"embedding"}), positions=8, dimensions=2)
-    Deployment((instance,), (pool,)).save(tmp_path / "deployment.json")
-    return tmp_path / "deployment.json"
-
-
-@pytest.fixture
-def down(deployment: Path, tmp_path: Path) -> Iterator[TestClient]:
+def down(tmp_path: Path) -> Iterator[TestClient]:
     """SQLite in a folder that is not there yet."""
-    settings = Settings(
-        deployment=deployment,
-        documents_url=f"sqlite:{tmp_path}/later/documents.sqlite",
-        vectors_url=f"unix:{tmp_path}/nobody",
-    )
-    with TestClient(create_app(settings, triton=FakeTriton())) as client:  # type: ignore[arg-type]
+    urls = {
+        "documents_url": f"sqlite:{tmp_path}/later/documents.sqlite",
+        "vectors_url": f"unix:{tmp_path}/nobody",
+    }
+    with application(tmp_path, MINI, triton=Embedding(), **urls) as client:
         yield client
 
 
-def test_where_it_is_off_it_says_how_it_is_switched_on(deployment: Path) -> None:
-    with TestClient(create_app(Settings(deployment=deployment), triton=FakeTriton())) as client:  # type: ignore[arg-type]
+def test_where_it_is_off_it_says_how_it_is_switched_on(tmp_path: Path) -> None:
+    with application(tmp_path, MINI, triton=Embedding()) as client:
         for path in ("/v1/files", "/v1/vector_stores", "/v1/vector_stores/a/files"):
             answer = client.get(path)
             assert answer.status_code == 404
@@ -208,14 +200,14 @@ LOOKS = Pool(
 )
 
 
-def served(triton: test_completions.FakeTriton, room: Admission | None = None) -> ServedAnswerer:
+def served(triton: FakeTriton, room: Admission | None = None) -> ServedAnswerer:
     return ServedAnswerer(triton, LOOKS, room or Admission(2, "requests for text"))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("content", ["cmVk", b"red"])
 def test_a_model_is_asked_as_chat_asks_it(content: str | bytes) -> None:
     """The picture before the question, greedily, with half of the positions for the answer."""
-    triton = test_completions.FakeTriton()
+    triton = FakeTriton()
     assert asyncio.run(served(triton).answer(Picture(content), "which colour?", "mine")) == " one two"
     (fields,) = triton.asked
     assert fields["image_urls"].tolist() == [[b"data:application/octet-stream;base64,cmVk"]]
@@ -232,7 +224,7 @@ def test_a_model_is_asked_as_chat_asks_it(content: str | bytes) -> None:
     ],
 )
 def test_what_the_model_refuses_names_the_field(error: ApiError, param: str | None) -> None:
-    triton = test_completions.FakeTriton()
+    triton = FakeTriton()
     triton.error = error
     with pytest.raises(ApiError) as refused:
         asyncio.run(served(triton).answer(Picture("cmVk"), "which colour?", "mine"))
@@ -242,7 +234,7 @@ def test_what_the_model_refuses_names_the_field(error: ApiError, param: str | No
 
 def test_a_question_takes_a_place_of_text() -> None:
     """None left: a 503, and the model is not asked. A question that is surely too long: a 400."""
-    triton, room = test_completions.FakeTriton(), Admission(1, "requests for text")
+    triton, room = FakeTriton(), Admission(1, "requests for text")
     with room.place(LOOKS), pytest.raises(ApiError, match="requests for text at this gateway"):
         asyncio.run(served(triton, room).answer(Picture("cmVk"), "which colour?", "mine"))
     with pytest.raises(ApiError, match="question has"):

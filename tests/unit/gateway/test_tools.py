@@ -8,18 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conch.deployment import Chat, Deployment, Instance, Pool
+from conch.deployment import Chat
 from conch.errors import ApiError
-from gateway.app import create_app
-from gateway.settings import Settings
 from gateway.text.chat import _parsed
 from gateway.text.tools import CallFilter, Calling, Tool
 
-from .test_completions import CALL, FakeTriton, chunks
+from .application import CALL, Door, FakeTriton, chunks, text_gateway
 
 CHATML = (Path(__file__).parents[3] / "build/assets/chat/chatml_tools.jinja").read_text("utf-8")
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
@@ -29,28 +26,13 @@ TOOLS = (Tool.model_validate(ADD), Tool.model_validate(STOP))
 TAGGED = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
 
 
-def gateway(folder: Path, template: str, *abilities: str) -> tuple[TestClient, FakeTriton]:
-    capabilities = frozenset({"completion", *abilities})
-    pool = Pool("mini", "llama", (0,), capabilities=capabilities, positions=512, chat=Chat(template))
-    Deployment((Instance(0, "mini", "llama", "", (0,), "a:1", "a:2"),), (pool,)).save(folder / "d.json")
-    fake = FakeTriton()
-    return TestClient(create_app(Settings(deployment=folder / "d.json"), triton=fake)), fake
-
-
 @pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClient, FakeTriton]]:
-    client, fake = gateway(tmp_path_factory.mktemp("tools"), CHATML, "guided_decoding")
-    with client:
-        yield client, fake
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    with text_gateway(tmp_path_factory.mktemp("gateway"), Chat(CHATML), "guided_decoding") as found:
+        yield found
 
 
-@pytest.fixture
-def door(opened: tuple[TestClient, FakeTriton]) -> tuple[TestClient, FakeTriton]:
-    opened[1].__dict__ = FakeTriton().__dict__
-    return opened
-
-
-def ask(door: tuple[TestClient, FakeTriton], **fields: Any) -> Any:
+def ask(door: Door, **fields: Any) -> Any:
     messages = [{"role": "user", "content": "add 1"}]
     body = json.dumps({"model": "mini", "messages": messages, **fields})  # half a surrogate pair, too
     return door[0].post("/v1/chat/completions", content=body, headers={"content-type": "application/json"})
@@ -109,7 +91,7 @@ def test_a_stream_says_what_the_whole_says(parts: list[str], cuts: list[int]) ->
     assert "".join((shown + rest).split()) == "".join(whole.split())
 
 
-def test_a_call_whole_and_streamed(door: tuple[TestClient, FakeTriton]) -> None:
+def test_a_call_whole_and_streamed(door: Door) -> None:
     """As OpenAI has it: no content, an id, JSON arguments, and why the answer ended."""
     door[1].words = ("<tool_", 'call>\n{"name": "add", ', '"arguments": {"a": 1}}', "</tool_call>")
     choice = ask(door, tools=[ADD]).json()["choices"][0]
@@ -124,7 +106,7 @@ def test_a_call_whole_and_streamed(door: tuple[TestClient, FakeTriton]) -> None:
     assert rows[-1]["finish_reason"] == "tool_calls"
 
 
-def test_the_model_is_told(door: tuple[TestClient, FakeTriton]) -> None:
+def test_the_model_is_told(door: Door) -> None:
     """Tools, calls and their answers reach the template; `none` hides them; developer is system here."""
     history = [
         {"role": "developer", "content": "be brief"},
@@ -142,7 +124,7 @@ def test_the_model_is_told(door: tuple[TestClient, FakeTriton]) -> None:
     assert b"function" not in door[1].asked[-1]["text_input"].item()
 
 
-def test_a_required_call_has_a_grammar(door: tuple[TestClient, FakeTriton]) -> None:
+def test_a_required_call_has_a_grammar(door: Door) -> None:
     """Of one function, of any, of several; without a choice there is none."""
     call = {
         "type": "object",
@@ -161,9 +143,7 @@ def test_a_required_call_has_a_grammar(door: tuple[TestClient, FakeTriton]) -> N
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_references_lead_to_where_the_schema_stands(
-    door: tuple[TestClient, FakeTriton], several: bool
-) -> None:
+def test_references_lead_to_where_the_schema_stands(door: Door, several: bool) -> None:
     """As OpenAI's helper writes nested models."""
     nested = {"type": "object", "properties": {"b": {"$ref": "#/$defs/B"}}, "$defs": {"B": SCHEMA}}
     tool = {"type": "function", "function": {"name": "nest", "parameters": nested}}
@@ -198,8 +178,7 @@ def test_ids_of_calls_are_as_a_template_wants_them(tmp_path: Path) -> None:
         {"role": "assistant", "content": None, "tool_calls": [CALL]},
         {"role": "tool", "tool_call_id": "call_1", "content": "2 "},
     ]
-    door = gateway(tmp_path, template)
-    with door[0]:
+    with text_gateway(tmp_path, Chat(template)) as door:
         assert ask(door, messages=history, tools=[ADD]).status_code == 200
         first, second = door[1].asked[-1]["text_input"].item().decode().split("[{")[0].split("2 ")
         assert first == second and len(first) == 9
@@ -211,8 +190,7 @@ def test_ids_of_calls_are_as_a_template_wants_them(tmp_path: Path) -> None:
 def test_tags_that_only_training_needs(tmp_path: Path) -> None:
     """transformers' {% generation %}, as SmolLM3's template has it."""
     template = "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"
-    door = gateway(tmp_path, template)
-    with door[0]:
+    with text_gateway(tmp_path, Chat(template)) as door:
         assert ask(door).status_code == 200
         assert door[1].asked[-1]["text_input"].item() == b"add 1"
 
@@ -231,7 +209,7 @@ def deep(levels: int) -> dict[str, Any]:
     return found
 
 
-def test_a_response_format_is_a_grammar(door: tuple[TestClient, FakeTriton]) -> None:
+def test_a_response_format_is_a_grammar(door: Door) -> None:
     """A schema, any object, or plain text."""
     named = {"name": "x", "strict": True, "schema": SCHEMA}
     ask(door, response_format={"type": "json_schema", "json_schema": named})
@@ -266,9 +244,7 @@ def test_a_response_format_is_a_grammar(door: tuple[TestClient, FakeTriton]) -> 
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs", "must not have messages"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named(
-    door: tuple[TestClient, FakeTriton], fields: dict[str, Any], param: str, says: str
-) -> None:
+def test_what_is_wrong_is_named(door: Door, fields: dict[str, Any], param: str, says: str) -> None:
     """A 400 with the client's own field."""
     answer = ask(door, **fields)
     error = answer.json()["error"]
@@ -278,16 +254,15 @@ def test_what_is_wrong_is_named(
 
 def test_what_a_model_cannot_is_refused(tmp_path: Path) -> None:
     """A template without tools, an engine without grammars."""
-    client, fake = gateway(tmp_path, "{% for m in messages %}{{ m.content }}{% endfor %}")
-    with client:
+    with text_gateway(tmp_path, Chat("{% for m in messages %}{{ m.content }}{% endfor %}")) as door:
         for fields, param, says in (
             ({"tools": [ADD]}, "tools", "mini does not support tools"),
             ({"response_format": {"type": "json_object"}}, "response_format", "does not support structured"),
         ):  # fmt: skip
-            error = ask((client, fake), **fields).json()["error"]
+            error = ask(door, **fields).json()["error"]
             assert error["param"] == param and says in error["message"]
-        assert ask((client, fake), tools=[], tool_choice="none").status_code == 200
-        assert ask((client, fake), tool_choice="auto", parallel_tool_calls=True).status_code == 200
+        assert ask(door, tools=[], tool_choice="none").status_code == 200
+        assert ask(door, tool_choice="auto", parallel_tool_calls=True).status_code == 200
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -299,7 +274,7 @@ def test_what_a_model_cannot_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_an_engine_that_cannot_follow_is_told_by_the_clients_field(
-    door: tuple[TestClient, FakeTriton], fields: dict[str, Any], param: str, stream: bool
+    door: Door, fields: dict[str, Any], param: str, stream: bool
 ) -> None:
     """Also after events that were sent already: what a limit ends in the middle."""
     door[1].error = ApiError(400, "guided_decoding_guide: too large", code="model_refused")

@@ -1,0 +1,112 @@
+"""The gateway's application in a test: over a deployment of given pools, with a Triton that says what it is
+told to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fastapi.testclient import TestClient
+
+from conch.deployment import Chat, Deployment, Instance, Pool
+from gateway.app import create_app
+from gateway.settings import Settings
+
+CALL = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+
+
+class FakeTriton:
+    """Answers like `tensorrt_llm_bls`: " one two", a token a word, or an error; reads as many tokens as the
+    prompt has words.
+    """
+
+    async def close(self) -> None: ...
+
+    words = (" one", " two")
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.error: Exception | None = None
+        self.order: list[int] = []  # in which order the streams begin: a place for each call
+
+    async def infer(
+        self, pool: Any, model: str, arrays: Mapping[str, np.ndarray], outputs: list[str], request_id: str
+    ) -> dict[str, np.ndarray]:
+        self.asked.append(dict(arrays))
+        if self.error:
+            raise self.error
+        count = int(arrays["num_return_sequences"].item()) if "num_return_sequences" in arrays else 1
+        lengths = np.full((1, count), len(self.words), np.int32)
+        result = {
+            "text_output": np.full((1, count), "".join(self.words).encode(), object),
+            "num_input_tokens": np.array([[len(arrays["text_input"].item().split())]], np.int32),
+            "num_output_tokens": lengths[:, :1],
+            "output_lengths": lengths,
+            "output_tokens": np.array([[[word.encode() for word in self.words]] * count], object),
+            "output_log_probs": np.full((1, count, len(self.words)), -0.5, np.float32),
+            "top_tokens": np.array([[[[b" a", b" b"]] * len(self.words)] * count], object),
+            "top_token_log_probs": np.full((1, count, len(self.words), 2), -0.25, np.float32),
+        }
+        return {name: result[name] for name in outputs}
+
+    async def stream(
+        self, pool: Any, model: str, fields: Mapping[str, Any], request_id: str
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        self.asked.append(dict(fields))
+        if self.order:
+            await asyncio.sleep(0.02 * self.order[len(self.asked) - 1])
+        for n, word in enumerate(self.words):
+            if self.error and n:
+                raise self.error
+            logprobs = (
+                {"output_lengths": 1, "output_tokens": word, "output_log_probs": -0.5}
+                if "top_log_probs" in fields
+                else {}
+            )
+            yield {
+                "text_output": word,
+                "num_input_tokens": len(fields["text_input"].split()),
+                "num_output_tokens": n + 1,
+                **logprobs,
+            }
+
+
+Door = tuple[TestClient, FakeTriton]
+
+
+@contextmanager
+def application(folder: Path, *pools: Pool, triton: Any, **settings: Any) -> Iterator[TestClient]:
+    """The application over one instance of each pool. `settings`: other than the deployment's."""
+    deployment = folder / "deployment.json"
+    instances = tuple(
+        Instance(n, pool.model_id, pool.family, str(folder), (0,), f"a:{n}", f"b:{n}")
+        for n, pool in enumerate(pools)
+    )
+    Deployment(instances, pools).save(deployment)
+    app = create_app(Settings(deployment=deployment, **settings), triton=triton)
+    with TestClient(app, raise_server_exceptions=False) as client:
+        yield client
+
+
+@contextmanager
+def text_gateway(
+    folder: Path, chat: Chat | None, *abilities: str, positions: int = 512, **settings: Any
+) -> Iterator[Door]:
+    """One text model, `mini`, which can complete and what `abilities` name."""
+    capabilities = frozenset({"completion", *abilities})
+    pool = Pool("mini", "llama", (0,), capabilities=capabilities, positions=positions, chat=chat)
+    fake = FakeTriton()
+    with application(folder, pool, triton=fake, **settings) as client:
+        yield client, fake
+
+
+def chunks(answer: Any) -> list[dict[str, Any]]:
+    """The events of a stream that ended as it should."""
+    assert answer.text.endswith("data: [DONE]\n\n")
+    return [json.loads(line[6:]) for line in answer.text.split("\n") if line.startswith("data: {")]
