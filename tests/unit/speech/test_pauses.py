@@ -20,11 +20,12 @@ from speech.transcript import Segment, Transcript, Word, completed, first_segmen
 from speech.windows import Window
 
 SECONDS = 20
+Span = tuple[float, float]
+Spans = tuple[Span, ...]
+TIMED = Options("transcribe", "en", prompt="", temperature=0.0, timestamps=True)
 
 
-def heard(
-    speech: tuple[tuple[float, float], ...], start: float = 0.0, gaps: tuple[tuple[float, float], ...] = ()
-) -> Window:
+def heard(speech: Spans, start: float = 0.0, gaps: Spans = ()) -> Window:
     """A window that sounds where somebody speaks."""
     wave = np.zeros(16_000 * SECONDS, np.float32)
     for begin, end in speech:
@@ -39,7 +40,7 @@ def cut(
     return pauses.cut(pieces, words, window, sounding(window))
 
 
-def piece(*spelled: str, span: tuple[float, float] = (0.0, 9.0)) -> SpeechPiece:
+def piece(*spelled: str, span: Span = (0.0, 9.0)) -> SpeechPiece:
     """A segment of these tokens between two timestamps."""
     tokens = (f"<|{span[0]:.2f}|>", *spelled, f"<|{span[1]:.2f}|>")
     return SpeechPiece(
@@ -69,7 +70,7 @@ HEARD = heard(((0.2, 2.0), (4.0, 5.0)), 5.0)
         ((0.2, 0.5), (0.5, 1.2), (2.1, 2.3), (3.6, 3.9), (4.5, 5.0)),
     ],
 )
-def test_a_segment_is_cut_at_a_pause(times: tuple[tuple[float, float], ...]) -> None:
+def test_a_segment_is_cut_at_a_pause(times: Spans) -> None:
     """Two seconds without a voice: two segments, each with its own words, tokens and probabilities."""
     words = said(
         *((text, *span) for text, span in zip(("The", "fox", "ran", "It", "hid"), times, strict=True))
@@ -86,27 +87,11 @@ def test_a_segment_is_cut_at_a_pause(times: tuple[tuple[float, float], ...]) -> 
         assert all(part.span[0] <= time <= part.span[1] for word in own for time in word.span)
 
 
-def test_an_opening_quote_goes_with_the_word_behind_it() -> None:
-    """And characters of several bytes are counted as such."""
-    (first, second), _ = cut(
-        [piece("¿", "Qué", "?", ' "', "Nada", '".')], said(("Qué", 0.5, 1.5), ("Nada", 4.1, 5.0)), HEARD
-    )
-    assert (first.text, second.text) == ("¿Qué?", '"Nada".')
-    assert (first.tokens, second.tokens) == ((0, 1, 2, 3), (4, 5, 6, 7))
-
-
-def test_a_language_without_blanks() -> None:
-    """Words of two characters, no space between the sentences."""
-    (first, second), _ = cut(
-        [piece("你好", "。", "《", "世界", "》")], said(("你好", 0.5, 1.5), ("世界", 4.1, 5.0)), HEARD
-    )
-    assert (first.text, second.text) == ("你好。", "《世界》")
-    assert (first.tokens, second.tokens) == ((0, 1, 2), (3, 4, 5, 6))
-
-
 @pytest.mark.parametrize(
     ("spelled", "words", "texts"),
     [
+        (("¿", "Qué", "?", ' "', "Nada", '".'), ("Qué", "Nada"), ("¿Qué?", '"Nada".')),
+        (("你好", "。", "《", "世界", "》"), ("你好", "世界"), ("你好。", "《世界》")),
         ((" -", " Where", "?", " -", " Here", "."), ("Where", "Here"), ("- Where?", "- Here.")),
         ((" Il", " dit", " :", " «", " Oui", " »"), ("dit", "Oui"), ("Il dit :", "« Oui »")),
         (("言", "った", "。", "「", "そう", "」"), ("った", "そう"), ("言った。", "「そう」")),
@@ -117,15 +102,13 @@ def test_a_language_without_blanks() -> None:
 def test_punctuation_goes_where_it_belongs(
     spelled: tuple[str, ...], words: tuple[str, str], texts: tuple[str, str]
 ) -> None:
-    """And each part's tokens spell its text."""
-    times = ((1.0, 2.0), (4.1, 5.0))
-    parts, _ = cut(
-        [piece(*spelled)],
-        said(*((word, *span) for word, span in zip(words, times, strict=True))),
-        HEARD,
-    )
-    assert tuple(part.text for part in parts) == texts
-    for part in parts:
+    """And each part has its own tokens, which spell its text; characters of several bytes are counted as
+    such.
+    """
+    (first, second), _ = cut([piece(*spelled)], said((words[0], 0.5, 1.5), (words[1], 4.1, 5.0)), HEARD)
+    assert (first.text, second.text) == texts
+    assert first.tokens + second.tokens == tuple(range(len(spelled) + 2))
+    for part in (first, second):
         assert b"".join(t for t in part.spelled if not t.startswith(b"<|")).decode().strip() == part.text
 
 
@@ -213,7 +196,7 @@ def test_segments_begin_and_end_where_they_sound(between: float) -> None:
 
 
 @pytest.mark.parametrize("span", [(0.0, 3.0), (3.2, 9.0), (7.0, 9.0)])
-def test_a_segment_is_where_its_words_are(span: tuple[float, float]) -> None:
+def test_a_segment_is_where_its_words_are(span: Span) -> None:
     """The model's own times run ahead of the sound, or lag it."""
     words = said(("It", 4.0, 4.4), ("hid", 4.5, 6.0))
     (found,), placed = cut([piece(" It", " hid", ".", span=span)], words, heard(((0.0, 6.0), (6.5, 9.0))))
@@ -241,10 +224,7 @@ def test_words_of_a_translation_do_not_move_their_segment() -> None:
     ],
 )
 def test_a_windows_first_word_begins_where_it_is_said(
-    speech: tuple[tuple[float, float], ...],
-    word: tuple[float, float],
-    span: tuple[float, float],
-    begin: float,
+    speech: Spans, word: Span, span: Span, begin: float
 ) -> None:
     """Alignment lets it begin with the window."""
     words = said(("The", *word), ("fox", word[1], 2.0), ("ran", 2.0, 3.0))
@@ -307,10 +287,7 @@ def test_words_without_length_do_not_move_others() -> None:
     ],
 )
 def test_other_times_of_a_model_do_not_count(
-    speech: tuple[tuple[float, float], ...],
-    spans: tuple[tuple[float, float], ...],
-    words: tuple[tuple[float, float, float], ...],
-    expected: tuple[float, float],
+    speech: Spans, spans: Spans, words: tuple[tuple[float, float, float], ...], expected: Span
 ) -> None:
     """Two segments of two words each: where the first ends and the second begins."""
     noise = (2.1, 2.5) if speech[0] == (1.0, 2.0) else (0.0, 0.0)
@@ -330,9 +307,7 @@ def test_other_times_of_a_model_do_not_count(
         (((0.0, 1.2), (1.5, 4.0)), (0.0, 1.6), (1.5, 4.0)),  # too much for a click
     ],
 )
-def test_a_windows_first_word_that_was_said_stays(
-    speech: tuple[tuple[float, float], ...], word: tuple[float, float], span: tuple[float, float]
-) -> None:
+def test_a_windows_first_word_that_was_said_stays(speech: Spans, word: Span, span: Span) -> None:
     words = said(("Oh", *word), ("fox", max(word[1], 0.5), span[1]))
     (found,), placed = cut([piece(" Oh", " fox", span=span)], words, heard(speech))
     assert found.span[0] == placed[0].span[0] == 0.0
@@ -390,12 +365,7 @@ def test_what_was_left_out_of_a_window_is_a_pause() -> None:
         ((), (0.0, 9.0), (0.5, 1.5), (4.0, 5.0)),
     ],
 )
-def test_other_segments_stay_whole(
-    speech: tuple[tuple[float, float], ...],
-    span: tuple[float, float],
-    first: tuple[float, float],
-    second: tuple[float, float],
-) -> None:
+def test_other_segments_stay_whole(speech: Spans, span: Span, first: Span, second: Span) -> None:
     """A segment without a pause inside."""
     whole = piece(" The", " fox", span=span)
     words = said(("The", *first), ("fox", *second))
@@ -496,15 +466,7 @@ def test_a_transcript_has_the_parts() -> None:
     each part with its own times.
     """
     words = said(("The", 0.2, 0.5), ("fox", 0.5, 1.2), ("ran", 1.2, 3.9), ("It", 4.0, 4.4), ("hid", 4.5, 5.0))
-    options = Options(
-        task="transcribe",
-        language="en",
-        prompt="",
-        temperature=0.0,
-        timestamps=True,
-        words=True,
-        log_probs=True,
-    )
+    options = replace(TIMED, words=True, log_probs=True)
     found = attempt_of(answer(FOX, words=words), HEARD, options, 0.0).transcript
     assert [segment.text for segment in found.segments] == ["The fox ran.", 'It "hid".']
     assert found.text == 'The fox ran. It "hid".'
@@ -521,8 +483,7 @@ def test_a_transcript_has_the_parts() -> None:
 def test_words_have_no_pauses() -> None:
     """Alignment gives them to the words next to them, at the beginning of a window too."""
     words = said(("The", 0.0, 0.5), ("fox", 0.5, 1.2), ("ran", 1.2, 3.1), ("It", 3.1, 4.4), ("hid", 4.5, 6.0))
-    options = Options("transcribe", "en", prompt="", temperature=0.0, timestamps=True, words=True)
-    found = attempt_of(answer(FOX, words=words), HEARD, options, 0.0).transcript
+    found = attempt_of(answer(FOX, words=words), HEARD, replace(TIMED, words=True), 0.0).transcript
     times = [(round(word.start - HEARD.start, 2), round(word.end - HEARD.start, 2)) for word in found.words]
     assert times == [(0.18, 0.5), (0.5, 1.2), (1.2, 2.02), (3.98, 4.4), (4.5, 5.02)]
 
@@ -531,7 +492,7 @@ def test_translations_have_blanks() -> None:
     """Their text is English, whatever was spoken."""
     words = said(("The", 0.2, 0.5), ("fox", 0.5, 1.2), ("ran", 1.2, 2.0), ("It", 4.0, 4.4), ("hid", 4.5, 5.0))
     for task, blank in (("translate", " "), ("transcribe", "")):
-        options = Options(task=task, language="zh", prompt="", temperature=0.0, timestamps=True)
+        options = replace(TIMED, task=task, language="zh")
         found = attempt_of(answer(FOX, words=words), HEARD, options, 0.0).transcript
         assert joined([found, found]).text == blank.join([found.text] * 2)
         more = replace(found, segments=found.segments[1:])
@@ -549,14 +510,14 @@ def test_what_is_found_later_overlaps_nothing() -> None:
     assert [(one.start, one.end) for one in found.words] == [(0.5, 2), (4.7, 6), (2.5, 5)]
 
 
-def test_a_word_at_its_segments_end_stays_with_it() -> None:
-    """Alignment put it after the sound."""
-    segments = tuple(Segment(begin, end, "a", (), 0.0, 0.0) for begin, end in ((1, 2.02), (2.1, 3)))
-    words = (Word("ran", 2.02, 2.02), Word("It", 2.1, 2.3))
-    assert first_segments(Transcript(segments=segments, words=words), 1).words == words[:1]
-
-
-def test_a_word_at_the_next_segments_beginning_is_its_own() -> None:
-    segments = tuple(Segment(begin, end, "a", (), 0.0, 0.0) for begin, end in ((1, 2.0), (2.0, 3)))
-    words = (Word("ran", 1.5, 2.0), Word("A", 2.0, 2.0), Word("dog", 2.0, 3.0))
+@pytest.mark.parametrize(
+    ("ends", "begins", "first"),
+    [(2.02, 2.1, ("ran", 2.02, 2.02)), (2.0, 2.0, ("ran", 1.5, 2.0))],
+    ids=["alignment put it after the sound", "the next word begins where the segment ends"],
+)
+def test_a_word_at_its_segments_end_stays_with_it(
+    ends: float, begins: float, first: tuple[str, float, float]
+) -> None:
+    segments = tuple(Segment(*span, "a", (), 0.0, 0.0) for span in ((1, ends), (begins, 3)))
+    words = (Word(*first), Word("A", begins, begins), Word("dog", begins, 3.0))
     assert first_segments(Transcript(segments=segments, words=words), 1).words == words[:1]

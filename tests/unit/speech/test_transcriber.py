@@ -23,6 +23,10 @@ from speech.windows import Window
 
 POOL = Pool("mini", "whisper", (0, 1), {})
 PLAIN = Options("transcribe", "en", "", 0.0, timestamps=False)
+DETECTED = replace(PLAIN, language=None)
+CONTEXT = replace(PLAIN, previous_text=True)
+ONCE = replace(CONTEXT, prompt="Once")
+WITH_TIMES = replace(POOL, capabilities=frozenset({"word_timestamps"}))
 
 
 def segment(start: float, end: float, text: str) -> Segment:
@@ -30,35 +34,37 @@ def segment(start: float, end: float, text: str) -> Segment:
 
 
 LOOP = "one two " * 60
+Said = tuple[str, float, bool]
+
+
+def number(seconds: float, *_: Any) -> Said:
+    """Each window says how long it is."""
+    return f"{seconds:.0f}.", -0.1, False
 
 
 @dataclass
 class Facade:
-    """Answers with what `says` gives for (window seconds, temperature): text, average log probability,
-    truncated.
+    """Answers with what `says` gives for (window seconds, temperature, prompt): text, average log
+    probability, truncated.
 
     `reaches`: the share of a window after which its one segment ends. `words`: times of a window's words.
-    `answering`: the prompt of the request that `says` is asked for.
     """
 
-    says: Callable[[float, float], tuple[str, float, bool]]
+    says: Callable[[float, float, str], Said] = number
     no_speech: float = 0.0
     reaches: Callable[[float], float] = lambda seconds: 1.0
     words: tuple[tuple[float, float], ...] = ()
     asked: list[tuple[float, float, str]] = field(default_factory=list)
     beams: list[int] = field(default_factory=list)
     outputs: list[list[str]] = field(default_factory=list)
-    answering: str = ""
     inside: int = 0
     most: int = 0
 
     async def infer(
         self, pool: Pool, arrays: dict[str, Any], outputs: list[str], request_id: str
     ) -> dict[str, Any]:
-        seconds, temperature = (
-            arrays["WAV"].size / 16000,
-            float(arrays.get("TEMPERATURE", np.zeros(1)).item()),
-        )
+        seconds = arrays["WAV"].size / 16000
+        temperature = float(arrays.get("TEMPERATURE", np.zeros(1)).item())
         prompt = arrays["TEXT_PREFIX"].item().decode()
         self.asked.append((round(seconds, 2), round(temperature, 1), prompt))
         self.outputs.append(outputs)
@@ -69,8 +75,7 @@ class Facade:
         self.inside -= 1
         if outputs == ["NO_SPEECH_PROB"]:
             return {"NO_SPEECH_PROB": np.array([[self.no_speech]])}
-        self.answering = prompt
-        text, average, truncated = self.says(seconds, temperature)
+        text, average, truncated = self.says(seconds, temperature, prompt)
         strings = np.array([text.encode()], object)
         known = {
             "TRANSCRIPTS": strings,
@@ -91,6 +96,10 @@ class Facade:
         answer = {**known, **segments, "TOKENS": np.zeros((1, 3), np.int32), "PROMPT_TOKENS": np.array([[4]])}
         return {name: value for name, value in answer.items() if name in outputs}
 
+    def before(self) -> list[str]:
+        """The part of each prompt with the text before its window."""
+        return [prompt.partition("<|startoftranscript|>")[0] for *_, prompt in self.asked]
+
 
 def transcribe(
     facade: Facade,
@@ -105,9 +114,9 @@ def transcribe(
 
     async def windows() -> AsyncIterator[Window]:
         at = 0.0
-        for number, length in enumerate(seconds, 1):
+        for n, length in enumerate(seconds, 1):
             wave = np.full(int(length * 16000), 0.1, np.float32)
-            yield Window(wave, at, speech, goes_on=goes_on and number < len(seconds))
+            yield Window(wave, at, speech, goes_on=goes_on and n < len(seconds))
             at += length
 
     async def run() -> Transcript:
@@ -120,7 +129,7 @@ def transcribe(
 
 def test_a_sure_answer_is_taken() -> None:
     """One request a window, three at once, in order: nobody goes on from one to the next."""
-    facade = Facade(lambda seconds, _: (f"{seconds:.0f}", -0.1, False))
+    facade = Facade(lambda seconds, *_: (f"{seconds:.0f}", -0.1, False))
     assert transcribe(facade, [5, 6, 7, 8, 9]).text == "5 6 7 8 9"
     assert len(facade.asked) == 5
     assert facade.most == 3
@@ -128,41 +137,40 @@ def test_a_sure_answer_is_taken() -> None:
 
 def test_a_window_without_words_is_no_error() -> None:
     """Also where the engine gives times of words."""
-    pool = replace(POOL, capabilities=frozenset({"word_timestamps"}))
-    assert transcribe(Facade(lambda *_: ("", -0.1, False)), [5], pool=pool).text == ""
+    assert transcribe(Facade(lambda *_: ("", -0.1, False)), [5], pool=WITH_TIMES).text == ""
 
 
 def test_unlikely_words_are_tried_at_higher_temperatures() -> None:
     """The first that is not doubtful counts; if all are, the likeliest."""
     facade = Facade(
-        lambda _, temperature: (f"at {temperature:.1f}", -0.5 if temperature >= 0.35 else -2.0, False)
+        lambda _, temperature, __: (f"at {temperature:.1f}", -0.5 if temperature >= 0.35 else -2.0, False)
     )
     assert transcribe(facade, [5]).text == "at 0.4"
-    never = Facade(lambda _, temperature: (f"at {temperature:.1f}", -2.0 + temperature / 2, False))
+    never = Facade(lambda _, temperature, __: (f"at {temperature:.1f}", -2.0 + temperature / 2, False))
     assert transcribe(never, [5]).text == "at 1.0"
     assert [temperature for _, temperature, _ in never.asked[2:]] == [0.2, 0.4, 0.6, 0.8, 1.0]
 
 
 def test_a_fixed_temperature_stays() -> None:
     """Who names one gets it, doubtful or not."""
-    facade = Facade(lambda _, __: ("perhaps", -2.0, False))
-    assert transcribe(facade, [5], Options("transcribe", "en", "", 0.6, timestamps=False)).text == "perhaps"
+    facade = Facade(lambda *_: ("perhaps", -2.0, False))
+    assert transcribe(facade, [5], replace(PLAIN, temperature=0.6)).text == "perhaps"
     assert {temperature for _, temperature, _ in facade.asked} <= {0.6, 0.0}
 
 
 def test_unlikely_words_in_silence_are_no_words() -> None:
     """The model itself is asked whether anybody speaks, once and only then."""
-    facade = Facade(lambda _, __: ("Thank you.", -1.5, False), no_speech=0.9)
+    facade = Facade(lambda *_: ("Thank you.", -1.5, False), no_speech=0.9)
     assert transcribe(facade, [5]).text == ""
     assert len(facade.asked) == 2
 
 
 @pytest.mark.parametrize("bad", [(LOOP, -0.1, False), ("cut off", -0.1, True)], ids=["loop", "truncated"])
-def test_a_window_that_loops_is_split(bad: tuple[str, float, bool]) -> None:
+def test_a_window_that_loops_is_split(bad: Said) -> None:
     """Loops and answers at the token limit are asked again in halves, whose words are put together
     in order.
     """
-    facade = Facade(lambda seconds, _: bad if seconds > 15 else (f"{seconds:.0f}s", -0.1, False))
+    facade = Facade(lambda seconds, *_: bad if seconds > 15 else (f"{seconds:.0f}s", -0.1, False))
     text = transcribe(facade, [28]).text
     assert text.count("s") == 2
     assert facade.asked[0][0] == 28
@@ -172,7 +180,7 @@ def test_a_window_that_loops_is_split(bad: tuple[str, float, bool]) -> None:
 def test_a_short_loop_climbs_the_ladder() -> None:
     """Under four seconds there is nothing to split."""
     facade = Facade(
-        lambda _, temperature: (LOOP, -0.1, False) if temperature < 0.5 else ("fine", -0.3, False)
+        lambda _, temperature, __: (LOOP, -0.1, False) if temperature < 0.5 else ("fine", -0.3, False)
     )
     assert transcribe(facade, [3]).text == "fine"
 
@@ -182,7 +190,7 @@ def test_a_text_that_ends_at_a_pause_goes_on() -> None:
     with the recording's times.
     """
     facade = Facade(
-        lambda seconds, _: (f"{seconds:.0f}s", -0.1, False),
+        lambda seconds, *_: (f"{seconds:.0f}s", -0.1, False),
         reaches=lambda seconds: 0.25 if seconds == 20 else 1.0,
     )
     found = transcribe(facade, [20], speech=((0.5, 4.5), (7.0, 12.0), (14.0, 19.0)))
@@ -197,16 +205,15 @@ def test_a_text_that_ends_at_a_pause_goes_on() -> None:
 def test_speech_that_the_times_just_miss_is_not_asked_for_again() -> None:
     """Times of segments are not exact: half a second of an utterance that was written down is no reason."""
     for end, requests in ((18.5, 1), (18.7, 2)):
-        facade = Facade(lambda _, __: ("All.", -0.1, False), reaches=lambda _: 0.9)
+        facade = Facade(lambda *_: ("All.", -0.1, False), reaches=lambda _: 0.9)
         transcribe(facade, [20], speech=((1.0, end),))
         assert len(facade.asked) == requests
 
 
 def test_a_word_reaches_to_the_next_one() -> None:
     """Alignment gives the end of a sentence to its full stop as often as to its last word."""
-    pool = replace(POOL, capabilities=frozenset({"word_timestamps"}))
-    slow = Facade(lambda _, __: ("slow words", -0.1, False), words=((1.0, 1.9), (2.0, 2.1)))
-    transcribe(slow, [4], speech=((1.0, 1.9), (2.0, 3.5)), pool=pool)
+    slow = Facade(lambda *_: ("slow words", -0.1, False), words=((1.0, 1.9), (2.0, 2.1)))
+    transcribe(slow, [4], speech=((1.0, 1.9), (2.0, 3.5)), pool=WITH_TIMES)
     assert len(slow.asked) == 1
 
 
@@ -218,17 +225,16 @@ def test_times_of_words_are_asked_for_where_speech_could_be_missed(
 ) -> None:
     """They cost a second look at the whole text."""
     facade = Facade(lambda *_: ("Yes.", -0.1, False), words=((1.0, 1.4),))
-    pool = replace(POOL, capabilities=frozenset({"word_timestamps"}))
-    transcribe(facade, [4], replace(PLAIN, words=words), speech=((1.0, 1.0 + speech),), pool=pool)
+    transcribe(facade, [4], replace(PLAIN, words=words), speech=((1.0, 1.0 + speech),), pool=WITH_TIMES)
     assert [("WORD_TIMES" in outputs) for outputs in facade.outputs] == [asked]
 
 
 def test_speech_without_words_is_asked_for_so_often_and_no_more() -> None:
     """A model that stays silent, and one that is always in doubt: the work is bounded."""
-    facade = Facade(lambda _, __: ("", -0.1, False))
+    facade = Facade(lambda *_: ("", -0.1, False))
     assert transcribe(facade, [20], speech=((1.0, 5.0), (7.0, 12.0))).text == ""
     assert len(facade.asked) == 2
-    doubtful = Facade(lambda _, __: (LOOP, -3.0, True), reaches=lambda _: 0.1)
+    doubtful = Facade(lambda *_: (LOOP, -3.0, True), reaches=lambda _: 0.1)
     transcribe(doubtful, [29], speech=tuple((float(at), at + 1.0) for at in range(0, 28, 2)))
     assert len(doubtful.asked) <= TUNING.tries + 3, "beside a request for each half that was left"
 
@@ -248,28 +254,24 @@ def test_doubtful_words_are_no_context() -> None:
     """After a window whose words came at a high temperature the next begins without a prompt
     (openai/whisper's reset).
     """
-    facade = Facade(
-        lambda seconds, temperature: (
-            ("doubt", -2.0 if temperature < 0.7 else -0.5, False)
-            if seconds == 6
-            else (f"{seconds:.0f}.", -0.1, False)
-        )
-    )
-    transcribe(
-        facade, [5, 6, 7], Options("transcribe", "en", "Once", 0.0, timestamps=False, previous_text=True)
-    )
+
+    def says(seconds: float, temperature: float, _: str) -> Said:
+        doubt = ("doubt", -2.0 if temperature < 0.7 else -0.5, False)
+        return doubt if seconds == 6 else number(seconds)
+
+    facade = Facade(says)
+    transcribe(facade, [5, 6, 7], ONCE)
     assert "startofprev" not in facade.asked[-1][2]
     assert "<|startofprev|> Once<|0.00|> 5.<|5.00|>" in facade.asked[1][2]
 
 
 def test_context_is_what_was_said_before() -> None:
     """Also for speech that is asked for alone, and after words that were found later."""
-    options = Options("transcribe", "en", "Once", 0.0, timestamps=False, previous_text=True)
     first, third = (replace(segment(at, at + 2, text), timed=text) for at, text in ((0, "a"), (6, "c")))
     both = Transcript("a c", "en", 9, (first, third))
     found = completed(both, Transcript("b", "en", 3, (replace(segment(3, 5, "b"), timed="b"),)))
-    assert context(options, both, 3.0) == "Oncea"
-    assert context(options, found) == "Onceabc"
+    assert context(ONCE, both, 3.0) == "Oncea"
+    assert context(ONCE, found) == "Onceabc"
 
 
 def test_context_is_the_end_of_what_was_said_before() -> None:
@@ -280,9 +282,8 @@ def test_context_is_the_end_of_what_was_said_before() -> None:
             f"<|{i}.00|> {letter * length}<|{i + 1}.00|>"
             for i, (letter, length) in enumerate(zip("abc", lengths, strict=False))
         ]
-        options = Options("transcribe", "en", "Once", 0.0, timestamps=False, previous_text=True)
         part = Transcript("", "en", 9, tuple(replace(segment(0, 1, ""), timed=text) for text in texts))
-        return "".join(letter for letter in context(options, part) if letter.isalpha())
+        return "".join(letter for letter in context(ONCE, part) if letter.isalpha())
 
     assert known(100, 100) == "Once" + 100 * "a" + 100 * "b"
     assert known(100, 100, 100) == 100 * "b" + 100 * "c"
@@ -296,10 +297,8 @@ def test_a_window_that_goes_on_ends_where_its_text_does() -> None:
     """
 
     def asked(reaches: float, **chosen: int) -> list[tuple[float, str]]:
-        facade = Facade(
-            lambda seconds, _: (f"{seconds:.0f}.", -0.1, False), reaches=lambda s: reaches if s == 30 else 1.0
-        )
-        options = Options("transcribe", "en", "", 0.0, timestamps=False, previous_text=True, **chosen)
+        facade = Facade(reaches=lambda s: reaches if s == 30 else 1.0)
+        options = replace(CONTEXT, **chosen)
         found = transcribe(facade, [20, 20, 10], options, ((0.0, 10.0),), goes_on=True)
         assert found.duration == pytest.approx(50)
         assert all(before.end <= after.start for before, after in pairwise(found.segments))
@@ -312,46 +311,41 @@ def test_a_window_that_goes_on_ends_where_its_text_does() -> None:
     assert [seconds for seconds, _ in asked(0.8, max_tokens=3)] == [30, 20]
 
 
-def test_text_that_makes_the_next_go_wrong_is_forgotten() -> None:
+@pytest.mark.parametrize("wrong", [(LOOP, -0.1, True), ("Wrong.", -2.0, False)], ids=["loop", "unlikely"])
+def test_text_that_makes_the_next_go_wrong_is_forgotten(wrong: Said) -> None:
     """Words that loop or are unlikely with the text before them are asked for without it, before anything
     else; what follows starts a new context.
     """
-    for wrong in ((LOOP, -0.1, True), ("Wrong.", -2.0, False)):
-        facade = Facade(lambda *_: ("", 0.0, False))
 
-        def says(seconds: float, _: float, facade: Facade = facade, wrong: tuple = wrong) -> tuple:
-            spoilt = seconds == 6 and "startofprev" in facade.answering
-            return wrong if spoilt else (f"{seconds:.0f}.", -0.1, False)
+    def says(seconds: float, _: float, prompt: str) -> Said:
+        return wrong if seconds == 6 and "startofprev" in prompt else number(seconds)
 
-        facade.says = says
-        options = Options("transcribe", "en", "Once", 0.0, timestamps=False, previous_text=True)
-        assert transcribe(facade, [5, 6, 7], options).text == "5. 6. 7."
-        assert [prompt.partition("<|startoftranscript|>")[0] for *_, prompt in facade.asked] == [
-            "<|startofprev|> Once",
-            "<|startofprev|> Once<|0.00|> 5.<|5.00|>",
-            "<|startofprev|> Once",
-            "",
-            "<|startofprev|><|0.00|> 6.<|6.00|>",
-            "",
-        ]
+    facade = Facade(says)
+    assert transcribe(facade, [5, 6, 7], ONCE).text == "5. 6. 7."
+    assert facade.before() == [
+        "<|startofprev|> Once",
+        "<|startofprev|> Once<|0.00|> 5.<|5.00|>",
+        "<|startofprev|> Once",
+        "",
+        "<|startofprev|><|0.00|> 6.<|6.00|>",
+        "",
+    ]
 
 
 @pytest.mark.parametrize("alone", [-0.2, -0.44, -0.46, -0.6])
-def test_a_text_behind_another_is_compared_with_one_that_stands_alone(alone: float) -> None:
+def test_a_text_after_another_is_compared_with_one_that_stands_alone(alone: float) -> None:
     """Both are asked for at once, and the likelier is taken, in doubt the one that stands alone; a client's
     own prompt is no reason to ask twice, and both know it.
     """
-    facade = Facade(lambda *_: ("", 0.0, False))
 
-    def says(seconds: float, _: float) -> tuple[str, float, bool]:
-        knows = seconds == 5 or "5." in facade.answering
-        return (f"{seconds:.0f}." if knows else "New.", -0.4 if knows else alone, False)
+    def says(seconds: float, _: float, prompt: str) -> Said:
+        knows = seconds == 5 or "5." in prompt
+        return (f"{seconds:.0f}.", -0.4, False) if knows else ("New.", alone, False)
 
-    facade.says = says
-    options = Options("transcribe", "en", "Once", 0.0, timestamps=False, previous_text=True)
-    assert transcribe(facade, [5, 6], options).text == ("5. New." if alone > -0.45 else "5. 6.")
+    facade = Facade(says)
+    assert transcribe(facade, [5, 6], ONCE).text == ("5. New." if alone > -0.45 else "5. 6.")
     assert facade.most == 2
-    assert [prompt.partition("<|startoftranscript|>")[0] for *_, prompt in facade.asked] == [
+    assert facade.before() == [
         "<|startofprev|> Once",
         "<|startofprev|> Once<|0.00|> 5.<|5.00|>",
         "<|startofprev|> Once",
@@ -360,16 +354,14 @@ def test_a_text_behind_another_is_compared_with_one_that_stands_alone(alone: flo
 
 def test_of_two_texts_one_that_loops_is_not_taken() -> None:
     """However likely it is; and what comes next knows nothing of the text that spoilt it."""
-    facade = Facade(lambda *_: ("", 0.0, False))
 
-    def says(seconds: float, _: float) -> tuple[str, float, bool]:
-        spoilt = seconds == 6 and "5." in facade.answering
+    def says(seconds: float, _: float, prompt: str) -> Said:
+        spoilt = seconds == 6 and "5." in prompt
         return (LOOP, -0.05, True) if spoilt else (f"{seconds:.0f}.", -0.3, False)
 
-    facade.says = says
-    options = Options("transcribe", "en", "", 0.0, timestamps=False, previous_text=True)
-    assert transcribe(facade, [5, 6, 7], options).text == "5. 6. 7."
-    assert [prompt.partition("<|startoftranscript|>")[0] for *_, prompt in facade.asked] == [
+    facade = Facade(says)
+    assert transcribe(facade, [5, 6, 7], CONTEXT).text == "5. 6. 7."
+    assert facade.before() == [
         "",
         "<|startofprev|><|0.00|> 5.<|5.00|>",
         "",
@@ -380,17 +372,15 @@ def test_of_two_texts_one_that_loops_is_not_taken() -> None:
 
 def test_a_failure_of_one_of_two_ends_both() -> None:
     """No request is left in the pool."""
-    facade = Facade(lambda *_: ("", 0.0, False))
 
-    def says(seconds: float, _: float) -> tuple[str, float, bool]:
-        if seconds == 6 and "5." in facade.answering:
+    def says(seconds: float, _: float, prompt: str) -> Said:
+        if seconds == 6 and "5." in prompt:
             raise ApiError(503, "away")
-        return f"{seconds:.0f}.", -0.1, False
+        return number(seconds)
 
-    facade.says = says
-    options = Options("transcribe", "en", "", 0.0, timestamps=False, previous_text=True)
+    facade = Facade(says)
     with pytest.raises(ApiError, match="away"):
-        transcribe(facade, [5, 6, 7], options)
+        transcribe(facade, [5, 6, 7], CONTEXT)
     assert len(facade.asked) == 3
 
 
@@ -420,24 +410,21 @@ def test_a_window_begins_with_a_sentence(
                 answer["SEGMENT_SIZES"] = np.array([[2, 1]], np.int32)
             return answer
 
-    facade = TwoSegments(lambda seconds, _: (f"{seconds:.0f}.", -0.1, False))
-    options = Options("transcribe", "en", "", 0.0, timestamps=False, previous_text=previous_text)
+    facade = TwoSegments()
+    options = replace(PLAIN, previous_text=previous_text)
     assert transcribe(facade, [20, 20], options, ((0.0, 20.0),), goes_on=True).text == text
 
 
 def test_little_behind_the_last_text_is_no_window() -> None:
     """Sound that a text did not reach, in which hardly anybody speaks: words would be made up."""
-    facade = Facade(
-        lambda seconds, _: (f"{seconds:.0f}.", -0.1, False), reaches=lambda s: 0.9 if s == 30 else 1.0
-    )
-    options = Options("transcribe", "en", "", 0.0, timestamps=False, previous_text=True)
-    assert transcribe(facade, [20, 12], options, ((0.0, 7.3),), goes_on=True).text == "30."
+    facade = Facade(reaches=lambda s: 0.9 if s == 30 else 1.0)
+    assert transcribe(facade, [20, 12], CONTEXT, ((0.0, 7.3),), goes_on=True).text == "30."
 
 
 def test_each_window_has_its_language_when_asked() -> None:
     """`multilingual` detects the language in every window."""
-    facade = Facade(lambda _, __: ("hola", -0.1, False))
-    transcribe(facade, [5, 6, 7], Options("transcribe", None, "", 0.0, timestamps=False, multilingual=True))
+    facade = Facade(lambda *_: ("hola", -0.1, False))
+    transcribe(facade, [5, 6, 7], replace(DETECTED, multilingual=True))
     assert ["<|es|>" in prompt for *_, prompt in facade.asked] == [False] * 3
 
 
@@ -445,28 +432,26 @@ def test_previous_text_goes_along() -> None:
     """With condition_on_previous_text windows wait for each other; without, the prompt belongs to the first
     alone.
     """
-    facade = Facade(lambda seconds, _: (f"{seconds:.0f}.", -0.1, False))
-    transcribe(
-        facade, [5, 6, 7], Options("transcribe", "en", "Once", 0.0, timestamps=False, previous_text=True)
-    )
+    facade = Facade()
+    transcribe(facade, [5, 6, 7], ONCE)
     assert [seconds for seconds, *_ in facade.asked] == [5, 6, 6, 7, 7]
     assert "Once<|0.00|> 5.<|5.00|><|0.00|> 6.<|6.00|>" in facade.asked[3][2]
-    plain = Facade(lambda seconds, _: (f"{seconds:.0f}.", -0.1, False))
-    transcribe(plain, [5, 6], Options("transcribe", "en", "Once", 0.0, timestamps=False))
+    plain = Facade()
+    transcribe(plain, [5, 6], replace(PLAIN, prompt="Once"))
     assert ["Once" in prompt for *_, prompt in plain.asked] == [True, False]
 
 
 def test_the_first_window_settles_the_language() -> None:
     """Detection costs a second look, so it is done once."""
-    facade = Facade(lambda _, __: ("hola", -0.1, False))
-    assert transcribe(facade, [5, 6], Options("transcribe", None, "", 0.0, timestamps=False)).language == "es"
+    facade = Facade(lambda *_: ("hola", -0.1, False))
+    assert transcribe(facade, [5, 6], DETECTED).language == "es"
     assert ["<|es|>" in prompt for *_, prompt in facade.asked] == [False, True]
 
 
 def test_words_that_are_there_already_are_not_written_twice() -> None:
     """Where only the times were wrong, asking again brings the same words."""
     facade = Facade(
-        lambda seconds, _: ("One, two. Three four!" if seconds == 20 else "three four", -0.1, False),
+        lambda seconds, *_: ("One, two. Three four!" if seconds == 20 else "three four", -0.1, False),
         reaches=lambda s: 0.25 if s == 20 else 1.0,
     )
     assert transcribe(facade, [20], speech=((0.5, 4.5), (7.0, 12.0))).text == "One, two. Three four!"
@@ -485,14 +470,14 @@ def test_words_that_are_there_already_are_not_written_twice() -> None:
 )
 def test_a_pool_says_how_many_beams_a_window_gets(asked: dict[str, Any], beams: int) -> None:
     """Unless the client names a number; words that are only looked at get one, and so does chance."""
-    facade = Facade(lambda seconds, temperature: ("some words", -0.1, False))
+    facade = Facade(lambda seconds, temperature, _: ("some words", -0.1, False))
     transcribe(facade, [20, 20], replace(PLAIN, **asked), pool=replace(POOL, beams=3))
     assert facade.beams == [beams, beams]
 
 
 def test_no_beams_at_higher_temperatures_nor_for_silence() -> None:
     """A doubtful window's other requests."""
-    facade = Facade(lambda seconds, temperature: ("some words", -1.5, False))
+    facade = Facade(lambda seconds, temperature, _: ("some words", -1.5, False))
     transcribe(facade, [2], pool=replace(POOL, beams=3))
     assert facade.beams == [3, *[1] * (len(facade.beams) - 1)]
     assert len(facade.beams) == 7
