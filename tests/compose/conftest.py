@@ -142,7 +142,7 @@ def started(variables: dict[str, str], base: str = "") -> Iterator[Stack]:
 
 def listening(port: int) -> Stack:
     """The same listeners as in process mode."""
-    return Stack(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{port - 80}", f"127.0.0.1:{port - 79}", None)
+    return Stack.at(port)
 
 
 @dataclass(frozen=True)

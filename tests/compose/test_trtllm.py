@@ -44,12 +44,7 @@ def test_trtllm_answers_in_containers(trtllm_stack: Stack, recordings: dict[str,
     """The miniature's words, from engines that the image's tools have made, on either server."""
     sound = (ROOT / "miniatures/recordings/demo.flac").read_bytes()
     for _ in range(4):
-        answer = httpx.post(
-            f"{trtllm_stack.url}/v1/audio/transcriptions",
-            files={"file": ("demo.flac", sound)},
-            data={"model": "mini-whisper"},
-            timeout=120,
-        )
+        answer = trtllm_stack.transcribe(sound, model="mini-whisper")
         assert answer.status_code == 200, answer.text
         assert answer.json()["text"] == recordings["demo.flac"]["text"]
     for i in range(2):

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import time
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,6 +13,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.stack.conftest import RECORDINGS, Stack
+from tests.stack.processes import tritonserver
 
 from .conftest import ADMIN, KEY, Opener, headers, screenshot
 
@@ -23,20 +23,6 @@ BACK = 60_000  # milliseconds until a server that was replaced answers again, on
 def state(stack: Stack) -> dict[str, Any]:
     found: dict[str, Any] = httpx.get(f"{stack.url}/console/api/state", headers=headers(), timeout=30).json()
     return found
-
-
-def tritonserver(stack: Stack, index: int) -> int:
-    """The process of an instance's tritonserver."""
-    door = stack.instance(index)["http"].removesuffix(".http")
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                command = (entry / "cmdline").read_bytes().decode()
-            except OSError:
-                continue
-            if "bin/tritonserver" in command and f"--http-address={door}.inner.http\0" in command:
-                return int(entry.name)
-    raise AssertionError(f"triton-{index} does not run")
 
 
 def test_models_and_instances(opened: Opener, stack: Stack) -> None:
@@ -59,13 +45,7 @@ def test_charts_show_what_was_asked(opened: Opener, stack: Stack) -> None:
     sound = (RECORDINGS / "order.wav").read_bytes()
 
     def ask(model: str) -> int:
-        return httpx.post(
-            f"{stack.url}/v1/audio/transcriptions",
-            headers=headers(),
-            files={"file": ("a.wav", sound)},
-            data={"model": model},
-            timeout=60,
-        ).status_code
+        return stack.transcribe(sound, headers=headers(), model=model).status_code
 
     began = time.time()
     assert [ask("mini-whisper") for _ in range(5)] == [200] * 5

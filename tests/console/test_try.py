@@ -57,13 +57,8 @@ def options(page: Page) -> None:
 
 
 def api(stack: Stack, form: str) -> str:
-    answer = httpx.post(
-        f"{stack.url}/v1/audio/transcriptions",
-        headers=headers(),
-        files={"file": ("demo.flac", (RECORDINGS / "demo.flac").read_bytes())},
-        data={"model": "mini-whisper", "response_format": form},
-        timeout=60,
-    )
+    sound, fields = (RECORDINGS / "demo.flac").read_bytes(), {"response_format": form}
+    answer = stack.transcribe(sound, headers=headers(), model="mini-whisper", **fields)
     assert answer.status_code == 200, answer.text
     return answer.text
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 import time
@@ -15,6 +16,7 @@ import httpx
 import numpy as np
 import tritonclient.grpc as grpc
 from numpy.typing import NDArray
+from tritonclient.utils import np_to_triton_dtype
 
 from speech.media import decode
 
@@ -24,6 +26,17 @@ RECORDINGS = Path(__file__).parent.parent.parent / "miniatures" / "recordings"
 def wave(name: str) -> NDArray[np.float32]:
     """A bundled recording at 16 kHz."""
     return decode(RECORDINGS / name, max_seconds=600, time_limit=60)
+
+
+def tensors(client: Any, **arrays: NDArray[Any]) -> list[Any]:
+    """Inputs for `client`, one of Triton's own modules: by HTTP, by gRPC, or by gRPC with asyncio."""
+    made = [
+        client.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
+        for name, array in arrays.items()
+    ]
+    for tensor, array in zip(made, arrays.values(), strict=True):
+        tensor.set_data_from_numpy(array)
+    return made
 
 
 def grpc_inputs(
@@ -38,12 +51,13 @@ def grpc_inputs(
     }
     if lengths:
         arrays["WAV_LENS"] = np.array([[n] for n in lengths], np.int32)
-    types = {np.dtype(np.float32): "FP32", np.dtype(np.int32): "INT32", np.dtype(object): "BYTES"}
-    inputs = []
-    for name, array in arrays.items():
-        inputs.append(grpc.InferInput(name, list(array.shape), types[array.dtype]))
-        inputs[-1].set_data_from_numpy(array)
-    return inputs
+    return tensors(grpc, **arrays)
+
+
+def events(answer: httpx.Response) -> list[dict[str, Any]]:
+    """Server-sent events, without the mark of their end."""
+    rows = [line.removeprefix("data: ") for line in answer.iter_lines() if line.startswith("data: ")]
+    return [json.loads(row) for row in rows if row != "[DONE]"]
 
 
 def wait_idle(kserve: str, instance: int) -> None:

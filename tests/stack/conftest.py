@@ -44,11 +44,23 @@ class Stack:
     grpc: str
     home: Path | None
 
+    @classmethod
+    def at(cls, port: int, home: Path | None = None, host: str = "127.0.0.1") -> Stack:
+        """One on the block of ports of PORT."""
+        return cls(f"http://{host}:{port}", f"http://{host}:{port - 80}", f"{host}:{port - 79}", home)
+
     def openai(self, **options: Any) -> OpenAI:
         """OpenAI's own client of it, which asks once."""
         from openai import OpenAI  # the browser's environment has none
 
         return OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, **options)
+
+    def transcribe(
+        self, sound: bytes, *, timeout: float = 120, headers: dict[str, str] | None = None, **form: Any
+    ) -> httpx.Response:
+        """A form with a recording, by hand. `form`: its other fields."""
+        url, files = f"{self.url}/v1/audio/transcriptions", {"file": ("sound", sound)}
+        return httpx.post(url, files=files, data=form, headers=headers, timeout=timeout)
 
     def instance(self, index: int) -> dict[str, Any]:
         """What deployment.json says of an instance; its addresses are sockets that this user may open."""
@@ -90,9 +102,7 @@ def started(environment: dict[str, str], *, tidy: bool = True) -> Iterator[Stack
         )
     try:
         _wait(f"http://127.0.0.1:{port}/health/ready", process, home)
-        yield Stack(
-            f"http://127.0.0.1:{port}", f"http://127.0.0.1:{port - 80}", f"127.0.0.1:{port - 79}", home
-        )
+        yield Stack.at(port, home)
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(120)
@@ -107,19 +117,9 @@ def started(environment: dict[str, str], *, tidy: bool = True) -> Iterator[Stack
 def certificate(path: Path, key: Path) -> None:
     """A self-signed one for localhost."""
     names = "subjectAltName=DNS:localhost,IP:127.0.0.1"
-    made = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "rsa:2048",
-        "-nodes",
-        "-days",
-        "2",
-        "-subj",
-        "/CN=localhost",
-    ]
-    subprocess.run([*made, "-addext", names, "-out", path, "-keyout", key], check=True, capture_output=True)
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+    command = [*made, "-subj", "/CN=localhost", "-addext", names, "-out", path, "-keyout", key]
+    subprocess.run(command, check=True, capture_output=True)
 
 
 def restarted(stack: Stack, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -152,9 +152,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 def text_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Four models, an instance each; CONCH_TEXT_PORT names the first port of one that is up already."""
     if port := int(os.environ.get("CONCH_TEXT_PORT", "0")):
-        yield Stack(
-            f"http://127.0.0.1:{port}", f"http://127.0.0.1:{port - 80}", f"127.0.0.1:{port - 79}", None
-        )
+        yield Stack.at(port)
         return
     with started(portable(tmp_path_factory.mktemp("text"), TEXT_PORT, TEXT_MODELS, 4)) as found:
         yield found

@@ -163,10 +163,7 @@ FIELDS = [
 def test_bad_fields_are_named(stack: Stack, fields: dict[str, str], status: int, param: str) -> None:
     """A wrong, repeated, unknown or unsupported field is a 4xx that names it."""
     data = {"model": "mini-whisper", **fields} if fields else {}
-    with (RECORDINGS / "order.wav").open("rb") as file:
-        answer = httpx.post(
-            f"{stack.url}/v1/audio/transcriptions", files={"file": file}, data=data, timeout=60
-        )
+    answer = stack.transcribe((RECORDINGS / "order.wav").read_bytes(), **data)
     assert answer.status_code == status, answer.text
     assert answer.json()["error"]["param"] == param
 

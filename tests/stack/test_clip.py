@@ -24,6 +24,7 @@ from serving.engine.openvino.runtime import hardware_precision, this_cpu
 from tests.ports import first_port
 
 from ..fakes.pictures import saved
+from .clients import tensors
 from .conftest import ROOT, Stack, portable, started
 
 PORT, TORCH_PORT = first_port("clip"), first_port("clip-torch")
@@ -133,12 +134,6 @@ def test_pictures_never_mix(client: OpenAI, exhibits: list[Exhibit], peer: Pictu
     assert (np.array(found) * expected).sum(1).min() >= CLOSE
 
 
-def tensor(name: str, array: np.ndarray, kind: str) -> Any:
-    made = kserve.InferInput(name, list(array.shape), kind)
-    made.set_data_from_numpy(array)
-    return made
-
-
 def test_all_four_models_answer_kserve_clients(
     stack: Stack, exhibits: list[Exhibit], peer: PicturePeer
 ) -> None:
@@ -149,31 +144,27 @@ def test_all_four_models_answer_kserve_clients(
     pixels = peer.pixels([one.picture for one in few])
     expected = peer.pictures([one.picture for one in few])
     asked = [
-        ("clip_image", tensor("image", np.array([[data] for data in files], object), "BYTES")),
-        ("clip_image_encoder", tensor("pixel_values", pixels, "FP32")),
+        ("clip_image", {"image": np.array([[data] for data in files], object)}),
+        ("clip_image_encoder", {"pixel_values": pixels}),
     ]
     for model, given in asked:
-        vectors = client.infer(model, [given]).as_numpy("embedding")
+        vectors = client.infer(model, tensors(kserve, **given)).as_numpy("embedding")
         assert (vectors * expected).sum(1).min() >= CLOSE, model
     one = np.frombuffer(files[0], np.uint8)[None]
-    vector = client.infer("clip_image", [tensor("image_bytes", one, "UINT8")]).as_numpy("embedding")
+    vector = client.infer("clip_image", tensors(kserve, image_bytes=one)).as_numpy("embedding")
     assert (vector * expected[:1]).sum(1).min() >= CLOSE
     captions = [one.caption for one in few]
-    texts = tensor("text", np.array([[text.encode()] for text in captions], object), "BYTES")
-    facade = client.infer("clip_text", [texts]).as_numpy("embedding")
+    texts = tensors(kserve, text=np.array([[text.encode()] for text in captions], object))
+    facade = client.infer("clip_text", texts).as_numpy("embedding")
     coded = peer.coded(captions)
-    raw = client.infer(
-        "clip_text_encoder",
-        [tensor(name, coded[name].astype(np.int32), "INT32") for name in ("input_ids", "attention_mask")],
-    ).as_numpy("embedding")
+    ids = {name: coded[name].astype(np.int32) for name in ("input_ids", "attention_mask")}
+    raw = client.infer("clip_text_encoder", tensors(kserve, **ids)).as_numpy("embedding")
     np.testing.assert_allclose(facade, raw, atol=1e-5)
     assert (raw * peer.texts(captions)).sum(1).min() >= CLOSE
     with pytest.raises(Exception, match="image 0 is not a picture"):
-        client.infer("clip_image", [tensor("image", np.array([[b"x"]], object), "BYTES")])
+        client.infer("clip_image", tensors(kserve, image=np.array([[b"x"]], object)))
     with pytest.raises(Exception, match="it must be \\[3, 96, 96\\]"):
-        client.infer(
-            "clip_image_encoder", [tensor("pixel_values", np.zeros((1, 3, 8, 8), np.float32), "FP32")]
-        )
+        client.infer("clip_image_encoder", tensors(kserve, pixel_values=np.zeros((1, 3, 8, 8), np.float32)))
 
 
 def test_the_torch_engine(tmp_path: Path, exhibits: list[Exhibit], peer: PicturePeer) -> None:

@@ -22,8 +22,9 @@ from openai import OpenAI
 from serving.engine.openvino.runtime import hardware_precision, this_cpu
 from tests.ports import first_port
 
+from .clients import tensors
 from .conftest import ROOT, Stack, portable, started
-from .test_faults import tritonserver
+from .processes import tritonserver
 
 PORT = first_port("embeddings")
 MODEL = "all-minilm-l6-v2"
@@ -103,20 +104,15 @@ def test_many_at_once(client: OpenAI, peer: Any) -> None:
 def test_both_models_answer_kserve_clients(stack: Stack, peer: Any) -> None:
     """The façade with texts, and the encoder with ids and mask, by Triton's own client."""
     client = kserve.InferenceServerClient(stack.kserve.removeprefix("http://"))
-    text = kserve.InferInput("text", [2, 1], "BYTES")
-    text.set_data_from_numpy(np.array([[b"hello world"], [b"cats"]], object))
-    facade = client.infer("minilm", [text])
+    text = tensors(kserve, text=np.array([[b"hello world"], [b"cats"]], object))
+    facade = client.infer("minilm", text)
     assert facade.as_numpy("input_length").tolist() == [[4], [3]]
     coded = peer.tokenizer(["hello world", "cats"], padding=True, return_tensors="np")
-    tensors = []
-    for name in ("input_ids", "attention_mask"):
-        tensor = kserve.InferInput(name, list(coded[name].shape), "INT32")
-        tensor.set_data_from_numpy(coded[name].astype(np.int32))
-        tensors.append(tensor)
-    raw = client.infer("minilm_encoder", tensors)
+    ids = tensors(kserve, **{name: coded[name].astype(np.int32) for name in ("input_ids", "attention_mask")})
+    raw = client.infer("minilm_encoder", ids)
     assert np.allclose(facade.as_numpy("embedding"), raw.as_numpy("embedding"), atol=1e-5)
     with pytest.raises(Exception, match="send either text or input_ids"):
-        client.infer("minilm", [*tensors[:1], text])
+        client.infer("minilm", [*ids[:1], *text])
 
 
 def test_a_killed_server_loses_no_request(client: OpenAI, stack: Stack) -> None:

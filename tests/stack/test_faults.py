@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import time
-from pathlib import Path
 
 import httpx
 import pytest
@@ -14,6 +13,7 @@ import tritonclient.grpc as grpc
 
 from .clients import RECORDINGS, Load, grpc_inputs, wave
 from .conftest import Stack, restarted
+from .processes import stub, tritonserver
 
 ORDER = (RECORDINGS / "order.wav").read_bytes()
 GUARD_SECONDS = 15.0
@@ -28,47 +28,9 @@ def own_stack(stack: Stack) -> None:
 
 def transcribe(stack: Stack) -> None:
     """One request through the gateway; anything but the words is a failure."""
-    answer = httpx.post(
-        f"{stack.url}/v1/audio/transcriptions",
-        files={"file": ("a.wav", ORDER)},
-        data={"model": "mini-whisper", "language": "en"},
-        timeout=60,
-    )
+    answer = stack.transcribe(ORDER, model="mini-whisper", language="en", timeout=60)
     assert answer.status_code == 200, answer.text
     assert answer.json()["text"]
-
-
-def processes(*words: str) -> list[int]:
-    """Those whose command lines hold all these words."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                command = (entry / "cmdline").read_bytes().decode()
-            except OSError:
-                continue
-            if all(word in command for word in words):
-                found.append(int(entry.name))
-    return found
-
-
-def process(*words: str) -> int:
-    """The only one of them."""
-    found = processes(*words)
-    assert len(found) == 1, f"{words}: {found}"
-    return found[0]
-
-
-def tritonserver(stack: Stack, index: int) -> int:
-    """The process id of an instance's tritonserver."""
-    door = stack.instance(index)["http"].removesuffix(".http")
-    return process("bin/tritonserver", f"--http-address={door}.inner.http\0")
-
-
-def stub(stack: Stack, index: int, model: str) -> int:
-    """The process id of a model's Python stub, the first of several; it carries its server's."""
-    server = tritonserver(stack, index)
-    return min(processes("triton_python_backend_stub", f"/{model}/1/model.py", f"\0{server}\0"))
 
 
 def answers(stack: Stack, index: int) -> bool:

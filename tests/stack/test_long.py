@@ -42,10 +42,8 @@ def pcm(wave: Floats) -> bytes:
 
 
 def transcribe(stack: Stack, content: bytes, **fields: str) -> httpx.Response:
-    data = {"model": "mini-whisper", "response_format": "verbose_json", **fields}
-    answer = httpx.post(
-        f"{stack.url}/v1/audio/transcriptions", files={"file": content}, data=data, timeout=600
-    )
+    form = {"model": "mini-whisper", "response_format": "verbose_json", **fields}
+    answer = stack.transcribe(content, timeout=600, **form)
     assert answer.status_code == 200, answer.text
     return answer
 

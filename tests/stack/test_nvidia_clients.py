@@ -22,11 +22,10 @@ import tritonclient.grpc.aio as aio
 import tritonclient.http as http
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
-from tritonclient.utils import np_to_triton_dtype
 
 from tests.ports import first_port
 
-from .clients import wave
+from .clients import tensors, wave
 from .conftest import ROOT, TEXT_MODELS, Stack
 from .gpus import gpu_machine, run, served
 
@@ -62,12 +61,6 @@ def target(request: pytest.FixtureRequest) -> Stack:
     return stack
 
 
-def tensor(client: Any, name: str, array: NDArray[Any]) -> Any:
-    found = client.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
-    found.set_data_from_numpy(array)
-    return found
-
-
 def one(value: Any, dtype: Any) -> NDArray[Any]:
     return np.array([[value]], dtype)
 
@@ -97,7 +90,7 @@ def engine_inputs(model: str, text: str, *, tokens: int = 16, streaming: bool = 
         "runtime_top_p": one(0.0, np.float32),
         "return_log_probs": one(True, bool),
     }
-    return [tensor(grpc, name, array) for name, array in arrays.items()]
+    return tensors(grpc, **arrays)
 
 
 def answered(client: Any, model: str, inputs: list[Any], **options: Any) -> Any:
@@ -167,7 +160,7 @@ def stop_signals() -> list[Any]:
         "request_output_len": one(0, np.int32),
         "stop": one(True, bool),
     }
-    return [tensor(grpc, name, array) for name, array in arrays.items()]
+    return tensors(grpc, **arrays)
 
 
 def test_inflight_batcher_llm_client_stops(target: Stack, request: pytest.FixtureRequest) -> None:
@@ -178,7 +171,7 @@ def test_inflight_batcher_llm_client_stops(target: Stack, request: pytest.Fixtur
     model = "mini-gpt2"
     inputs = [
         *engine_inputs(model, TEXTS[model][0], tokens=400),
-        tensor(grpc, "min_tokens", one(400, np.int32)),
+        *tensors(grpc, min_tokens=one(400, np.int32)),
     ]
     with grpc.InferenceServerClient(target.grpc) as client:
         results: queue.Queue[Any] = queue.Queue()
@@ -221,9 +214,7 @@ def test_end_to_end_test(target: Stack, model: str, protocol: str) -> None:
             "STOP_WORDS_DICT": none,
             "REQUEST_OUTPUT_LEN": length,
         }
-        before = client.infer(
-            "preprocessing", [tensor(library, name, array) for name, array in given.items()], **say
-        )
+        before = client.infer("preprocessing", tensors(library, **given), **say)
         names = {
             "input_ids": "INPUT_ID",
             "decoder_input_ids": "DECODER_INPUT_ID",
@@ -234,22 +225,20 @@ def test_end_to_end_test(target: Stack, model: str, protocol: str) -> None:
         }
         engine = client.infer(
             "tensorrt_llm",
-            [tensor(library, name, before.as_numpy(theirs)) for name, theirs in names.items()],
+            tensors(library, **{name: before.as_numpy(theirs) for name, theirs in names.items()}),
             **say,
         )
         ids = {
             "TOKENS_BATCH": engine.as_numpy("output_ids").astype(np.int32),
             "SEQUENCE_LENGTH": engine.as_numpy("sequence_length"),
         }
-        by_hand = client.infer(
-            "postprocessing", [tensor(library, name, array) for name, array in ids.items()], **say
-        ).as_numpy("OUTPUT")
+        by_hand = client.infer("postprocessing", tensors(library, **ids), **say).as_numpy("OUTPUT")
         asked = {"text_input": words, "max_tokens": length, "bad_words": none, "stop_words": none}
         for facade in ("ensemble", "tensorrt_llm_bls"):
             outputs = [library.InferRequestedOutput("text_output")]
             at_once = client.infer(
                 facade,
-                [tensor(library, name, array) for name, array in asked.items()],
+                tensors(library, **asked),
                 outputs=outputs,
                 **say,
             )
@@ -297,7 +286,7 @@ async def transcript(stack: Stack, model: str, *, lengths: bool, task: int) -> s
         }
         answer = await client.infer(
             model,
-            [tensor(aio, name, array) for name, array in arrays.items()],
+            tensors(aio, **arrays),
             request_id=str(100000000 + task * 10),
             outputs=[aio.InferRequestedOutput("TRANSCRIPTS")],
             headers=to("mini-whisper"),
@@ -309,17 +298,14 @@ async def transcript(stack: Stack, model: str, *, lengths: bool, task: int) -> s
 @pytest.mark.parametrize(
     ("model", "lengths"), [("whisper_bls", True), ("infer_bls", False), ("whisper", False)]
 )
-def test_whisper_clients(
+async def test_whisper_clients(
     target: Stack, recordings: dict[str, dict[str, Any]], model: str, lengths: bool
 ) -> None:
     """tools/whisper/client.py sends WAV_LENS, Triton-ASR-Client none, under sherpa's two names; four tasks at
     once.
     """
-
-    async def all_tasks() -> list[str]:
-        return await asyncio.gather(*(transcript(target, model, lengths=lengths, task=n) for n in range(4)))
-
-    assert set(asyncio.run(all_tasks())) == {recordings["demo.flac"]["text"]}
+    tasks = [transcript(target, model, lengths=lengths, task=n) for n in range(4)]
+    assert set(await asyncio.gather(*tasks)) == {recordings["demo.flac"]["text"]}
 
 
 def test_sherpas_data_set_client_reads_what_conch_reads(tmp_path: Path) -> None:

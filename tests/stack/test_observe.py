@@ -30,7 +30,7 @@ import yaml
 
 from .clients import RECORDINGS, Load
 from .conftest import ROOT, TEXT_MODELS, Stack, certificate
-from .test_faults import tritonserver
+from .processes import tritonserver
 
 BIN = ROOT / ".venv" / "prometheus" / "usr" / "bin"
 OBSERVE = ROOT / "docker" / "observe"
@@ -223,16 +223,12 @@ def asked(stack: Stack) -> Iterator[None]:
         number = next(numbers)
         stream = number % 4 < 2
         if number % 2:
-            url, fields = f"{stack.url}/v1/audio/transcriptions", {"model": "mini-whisper"}
-            answer = httpx.post(
-                url, data=fields | ({"stream": "true"} if stream else {}), files={"file": sound}, timeout=60
-            )
+            fields = {"stream": "true"} if stream else {}
+            answer = stack.transcribe(sound, model="mini-whisper", **fields)
         else:
-            url, body = (
-                f"{stack.url}/v1/completions",
-                {"model": "mini-t5", "prompt": "sort: lamp kitchen boat"},
-            )
-            answer = httpx.post(url, json={**body, "max_tokens": 20, "stream": stream}, timeout=60)
+            body = {"model": "mini-t5", "prompt": "sort: lamp kitchen boat", "max_tokens": 20}
+            url = f"{stack.url}/v1/completions"
+            answer = httpx.post(url, json={**body, "stream": stream}, timeout=60)
         assert answer.status_code == 200, answer.text
 
     with Load(call, 2) as load:
@@ -310,10 +306,9 @@ def test_figures_are_those_of_the_requests(text_stack: Stack, prometheus: Promet
     before = figures()
     body = {"model": "mini-gpt2", "prompt": "the", "max_tokens": 7, "min_tokens": 7, "temperature": 0}
     usage = httpx.post(f"{text_stack.url}/v1/completions", json=body, timeout=60).json()["usage"]
-    files = {"file": (RECORDINGS / "order.wav").read_bytes()}
-    form = {"model": "mini-whisper", "response_format": "verbose_json"}
-    url = f"{text_stack.url}/v1/audio/transcriptions"
-    seconds = float(httpx.post(url, data=form, files=files, timeout=60).json()["duration"])
+    sound = (RECORDINGS / "order.wav").read_bytes()
+    heard = text_stack.transcribe(sound, model="mini-whisper", response_format="verbose_json")
+    seconds = float(heard.json()["duration"])
 
     def counted() -> bool:
         more = {name: value - before[name] for name, value in figures().items()}

@@ -16,7 +16,7 @@ from conch.names import AT_ONCE
 
 from .clients import Load
 from .conftest import Stack
-from .test_faults import tritonserver
+from .processes import tritonserver
 from .test_text import infer, openings
 
 MODEL = "mini-gpt2"

@@ -38,8 +38,9 @@ from ..attack.faults import replaced, starts
 from ..attack.processes import all_of
 from ..fakes.pictures import broken, noise, png, saved
 from .blocks import Block, those_of
+from .clients import tensors
 from .conftest import ROOT, Stack, portable, started
-from .test_faults import tritonserver
+from .processes import tritonserver
 
 PORT = first_port("pictures")
 MODEL, OTHER = "mini-llava", "mini-blip2"
@@ -280,30 +281,25 @@ def test_hostile_pictures(stack: Stack, client: OpenAI, pairs: list[AnswerPair])
     assert answered(client, about(pairs[0])) == before
 
 
-def tensor(name: str, array: np.ndarray, kind: str) -> Any:
-    made = grpcclient.InferInput(name, list(array.shape), kind)
-    made.set_data_from_numpy(array)
-    return made
-
-
 def nvidias(kind: str, pair: AnswerPair, *, stream: bool) -> list[Any]:
     """What tools/multimodal/client.py sends with this --model_type, for a miniature's own end."""
     pixels = normalized(torch.from_numpy(np.asarray(pair.picture)[None].copy()))
     text = asked(kind, pair.question.text, first=True) if kind == "blip2" else pair.question.text
     end, pad = (1, 2) if kind == "llava" else (0, 1)
-    return [
-        tensor("text_input", np.array([[text.encode()]], object), "BYTES"),
-        tensor("image_input", pixels.numpy()[None].astype(np.float16), "FP16"),
-        tensor("max_tokens", np.array([[LONGEST]], np.int32), "INT32"),
-        tensor("beam_width", np.array([[1]], np.int32), "INT32"),
-        tensor("temperature", np.array([[1.0]], np.float32), "FP32"),
-        tensor("end_id", np.array([[end]], np.int32), "INT32"),
-        tensor("pad_id", np.array([[pad]], np.int32), "INT32"),
-        tensor("top_k", np.array([[1]], np.int32), "INT32"),
-        tensor("top_p", np.array([[0.0]], np.float32), "FP32"),
-        tensor("stream", np.array([[stream]], bool), "BOOL"),
-        tensor("repetition_penalty", np.array([[1.0]], np.float32), "FP32"),
-    ]
+    return tensors(
+        grpcclient,
+        text_input=np.array([[text.encode()]], object),
+        image_input=pixels.numpy()[None].astype(np.float16),
+        max_tokens=np.array([[LONGEST]], np.int32),
+        beam_width=np.array([[1]], np.int32),
+        temperature=np.array([[1.0]], np.float32),
+        end_id=np.array([[end]], np.int32),
+        pad_id=np.array([[pad]], np.int32),
+        top_k=np.array([[1]], np.int32),
+        top_p=np.array([[0.0]], np.float32),
+        stream=np.array([[stream]], bool),
+        repetition_penalty=np.array([[1.0]], np.float32),
+    )
 
 
 def streamed(stack: Stack, model: str, inputs: list[Any], to: dict[str, str]) -> str:

@@ -20,15 +20,16 @@ import av
 import httpx
 import numpy as np
 import pytest
+import tritonclient.http as kserve
 from openai import BadRequestError
-from tritonclient.http import InferenceServerClient, InferInput
 
 from speech import media
 from tests.ports import first_port
 
 from .blocks import Block, those_of
+from .clients import tensors
 from .conftest import RECORDINGS, ROOT, Stack, portable, started
-from .test_faults import tritonserver
+from .processes import tritonserver
 
 CONVERSATION = RECORDINGS / "conversation.flac"
 TURNS = json.loads((RECORDINGS / "conversation.json").read_text("utf-8"))["turns"]
@@ -96,12 +97,10 @@ def test_networks_are_their_authors(stack: Stack) -> None:
     rng, times = np.random.default_rng(5), np.arange(160_000) / 16_000
     tone = 0.2 * np.sin(2 * np.pi * (120 + 40 * np.sin(times)) * times) * (np.sin(3 * times) > 0)
     wav = (tone + 0.02 * rng.standard_normal(160_000)).astype(np.float32)
-    client = InferenceServerClient(f"{stack.url.removeprefix('http://')}/models/speakers")
+    client = kserve.InferenceServerClient(f"{stack.url.removeprefix('http://')}/models/speakers")
 
     def asked(model: str, output: str, samples: Any) -> Any:
-        tensor = InferInput("WAV", [1, len(samples)], "FP32")
-        tensor.set_data_from_numpy(samples[None])
-        return client.infer(model, [tensor]).as_numpy(output)[0]
+        return client.infer(model, tensors(kserve, WAV=samples[None])).as_numpy(output)[0]
 
     found = asked("speaker_segmentation", "log_probabilities", wav)[AUTHORS["frames"]]
     assert np.abs(found - np.array(AUTHORS["log_probabilities"])).max() < 1e-3
@@ -156,12 +155,7 @@ def test_other_formats(stack: Stack, form: str) -> None:
 
 def asked_by_hand(stack: Stack, content: bytes | None = None, **fields: Any) -> httpx.Response:
     file = content if content is not None else CONVERSATION.read_bytes()
-    return httpx.post(
-        f"{stack.url}/v1/audio/transcriptions",
-        data={"model": "tiny.en", **fields},
-        files={"file": ("a.flac", file)},
-        timeout=120,
-    )
+    return stack.transcribe(file, model="tiny.en", **fields)
 
 
 def test_without_speakers_an_answer_is_what_it_was(stack: Stack) -> None:

@@ -18,7 +18,7 @@ import tritonclient.grpc as grpc
 from serving.audio.log_mel import log_mel
 from serving.audio.tokens import WhisperVocabulary
 
-from .clients import RECORDINGS, grpc_inputs, overtakes, wave
+from .clients import RECORDINGS, grpc_inputs, overtakes, tensors, wave
 from .conftest import ROOT, Stack
 
 MINIATURE = ROOT / "miniatures" / "whisper"
@@ -200,11 +200,7 @@ def test_engine_answers_by_hand(stack: Stack, recordings: Rows) -> None:
         "beam_width": np.array([[4]] * 2, np.int32),
         "return_log_probs": np.array([[True]] * 2),
     }
-    types = {"float16": "FP16", "int32": "INT32", "bool": "BOOL"}
-    inputs = []
-    for name, array in arrays.items():
-        inputs.append(grpc.InferInput(name, list(array.shape), types[array.dtype.name]))
-        inputs[-1].set_data_from_numpy(array)
+    inputs = tensors(grpc, **arrays)
     result = grpc.InferenceServerClient(stack.grpc).infer("tensorrt_llm", inputs, client_timeout=60)
     ids, lengths, scores = (
         result.as_numpy(name) for name in ("output_ids", "sequence_length", "cum_log_probs")

@@ -34,6 +34,7 @@ from tests.fakes.pictures import saved
 from tests.ports import first_port
 from tests.unit.serving.test_embedding import checkpoint
 
+from .clients import tensors
 from .conftest import PYTHON, ROOT, Stack, started
 from .gpus import run
 from .test_clip import part
@@ -103,12 +104,6 @@ def embedded(client: OpenAI, given: Any, model: str = CLIP) -> np.ndarray:
     return np.array([row.embedding for row in answer.data], np.float32)
 
 
-def tensor(name: str, array: np.ndarray, kind: str) -> Any:
-    made = kserve.InferInput(name, list(array.shape), kind)
-    made.set_data_from_numpy(array)
-    return made
-
-
 def triton(stack: Stack, model: str) -> Any:
     return kserve.InferenceServerClient(f"{stack.kserve.removeprefix('http://')}/models/{model}")
 
@@ -162,11 +157,11 @@ def test_raw_encoders(stack: Stack, exhibits: list[Exhibit], peer: PicturePeer) 
     coded = peer.coded([one.caption for one in few])
     asked = {
         "clip_image_encoder": (
-            [tensor("pixel_values", pixels.astype(np.float16), "FP16")],
+            tensors(kserve, pixel_values=pixels.astype(np.float16)),
             peer.pictures([e.picture for e in few]),
         ),
         "clip_text_encoder": (
-            [tensor(n, coded[n].astype(np.int32), "INT32") for n in ("input_ids", "attention_mask")],
+            tensors(kserve, **{n: coded[n].astype(np.int32) for n in ("input_ids", "attention_mask")}),
             peer.texts([one.caption for one in few]),
         ),
     }
@@ -189,9 +184,9 @@ def test_what_a_plan_does_not_take(stack: Stack) -> None:
         ]
         return httpx.post(f"{url}/{model}/v2/models/{name}/infer", json={"inputs": inputs}, timeout=60)
 
-    client, small = triton(stack, CLIP), tensor("pixel_values", np.zeros((1, 3, 8, 8), np.float16), "FP16")
+    small = tensors(kserve, pixel_values=np.zeros((1, 3, 8, 8), np.float16))
     with pytest.raises(kserve.InferenceServerException, match="pixel_values"):
-        client.infer("clip_image_encoder", [small])
+        triton(stack, CLIP).infer("clip_image_encoder", small)
     long = httpx.post(f"{stack.url}/v1/embeddings", json={"model": MINILM, "input": "a " * 30})
     assert long.status_code == 400
     assert "reads 12 at most" in long.text

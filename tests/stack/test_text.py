@@ -32,7 +32,7 @@ from miniatures.training.text.tasks import (
 )
 from miniatures.training.text.world import Draw
 
-from .clients import overtakes, wait_in_flight
+from .clients import overtakes, tensors, wait_in_flight
 from .conftest import Stack
 
 QUESTIONS = {
@@ -123,19 +123,10 @@ def test_the_guides_curl_commands(text_stack: Stack) -> None:
 
 def curl(stack: Stack, body: dict[str, Any]) -> dict[str, Any]:
     """The first model of MODEL_ID owns the plain path."""
-    command = [
-        "curl",
-        "-s",
-        "-X",
-        "POST",
-        f"{stack.kserve}/v2/models/ensemble/generate",
-        "-d",
-        json.dumps(body),
-    ]
-    answer: dict[str, Any] = json.loads(
-        subprocess.run(command, check=True, capture_output=True, timeout=60).stdout
-    )
-    return answer
+    url = f"{stack.kserve}/v2/models/ensemble/generate"
+    command = ["curl", "-s", "-X", "POST", url, "-d", json.dumps(body)]
+    done = subprocess.run(command, check=True, capture_output=True, timeout=60)
+    return dict(json.loads(done.stdout))
 
 
 def test_twenty_at_once_say_the_same(text_stack: Stack) -> None:
@@ -151,16 +142,10 @@ def infer(
     stack: Stack, door: str, model: str, name: str, arrays: dict[str, np.ndarray], outputs: list[str]
 ) -> dict[str, np.ndarray]:
     """One inference over HTTP or gRPC."""
-    types = {"int32": "INT32", "object": "BYTES", "bool": "BOOL", "float32": "FP32"}
     module = http if door == "http" else grpc
     address = f"{stack.kserve.removeprefix('http://')}/models/{model}" if door == "http" else stack.grpc
     triton = module.InferenceServerClient(address)
-    inputs = [
-        module.InferInput(tensor, list(array.shape), types[str(array.dtype)])
-        for tensor, array in arrays.items()
-    ]
-    for tensor, array in zip(inputs, arrays.values(), strict=True):
-        tensor.set_data_from_numpy(array)
+    inputs = tensors(module, **arrays)
     wanted = [module.InferRequestedOutput(output) for output in outputs]
     result = triton.infer(name, inputs, outputs=wanted, headers={"x-model-id": model}, timeout=None)
     triton.close()
@@ -395,18 +380,13 @@ def test_streams_that_are_left_are_stopped(text_stack: Stack) -> None:
 
 def test_streams_cancelled_over_grpc_free_the_engine(text_stack: Stack) -> None:
     """Sixteen of 500 tokens fill the batch; to its end it would take several times as long as one alone."""
-    arrays = {
-        "text_input": np.array([[b"On Monday"]], object),
-        "max_tokens": np.array([[500]], np.int32),
-        "stream": np.array([[True]]),
-        "end_id": np.array([[-1]], np.int32),
-    }
-    types = {"object": "BYTES", "int32": "INT32", "bool": "BOOL"}
-    inputs = [
-        grpc.InferInput(name, list(array.shape), types[str(array.dtype)]) for name, array in arrays.items()
-    ]
-    for tensor, array in zip(inputs, arrays.values(), strict=True):
-        tensor.set_data_from_numpy(array)
+    inputs = tensors(
+        grpc,
+        text_input=np.array([[b"On Monday"]], object),
+        max_tokens=np.array([[500]], np.int32),
+        stream=np.array([[True]]),
+        end_id=np.array([[-1]], np.int32),
+    )
     started = time.monotonic()
     text(text_stack, "mini-gpt2", "tensorrt_llm_bls", text_input="On Monday", max_tokens=400, end_id=-1)
     alone = time.monotonic() - started

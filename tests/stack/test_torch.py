@@ -29,13 +29,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 def heard(stack: Stack) -> httpx.Response:
-    files = {"file": ("demo.flac", DEMO)}
-    data = {
-        "model": "mini-whisper",
-        "response_format": "verbose_json",
-        "timestamp_granularities[]": ["word", "segment"],
-    }
-    return httpx.post(f"{stack.url}/v1/audio/transcriptions", files=files, data=data, timeout=60)
+    fields = {"response_format": "verbose_json", "timestamp_granularities[]": ["word", "segment"]}
+    return stack.transcribe(DEMO, model="mini-whisper", **fields)
 
 
 def said(stack: Stack, **options: object) -> httpx.Response:

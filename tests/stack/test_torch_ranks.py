@@ -23,7 +23,7 @@ from tests.ports import first_port
 
 from .clients import Load
 from .conftest import ROOT, Stack, portable, started
-from .test_faults import stub, tritonserver
+from .processes import stub, tritonserver
 from .test_text import openings
 from .test_torch import said
 

@@ -85,9 +85,8 @@ def check(spans: list[Span], route: str, model: str) -> None:
 
 
 def test_a_recording(traced: Traced) -> None:
-    files = {"file": (RECORDINGS / "order.wav").read_bytes()}
-    url = f"{traced.stack.url}/v1/audio/transcriptions"
-    answer = httpx.post(url, data={"model": "mini-whisper"}, files=files, headers=parent(1), timeout=60)
+    sound = (RECORDINGS / "order.wav").read_bytes()
+    answer = traced.stack.transcribe(sound, model="mini-whisper", headers=parent(1))
     assert answer.status_code == 200
     spans = traced.trace(1, "conch-gateway", "triton-0", "conch-engine")
     check(spans, "/v1/audio/transcriptions", "mini-whisper")

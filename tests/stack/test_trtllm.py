@@ -7,7 +7,6 @@ what comes of it.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -23,13 +22,12 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpc
 from numpy.typing import NDArray
-from tritonclient.utils import np_to_triton_dtype
 
 from tests.fakes.hub import serving
 from tests.fakes.nvidia_image import environment
 from tests.ports import first_port
 
-from .clients import grpc_inputs, wave
+from .clients import RECORDINGS, events, grpc_inputs, tensors, wave
 from .conftest import PYTHON, ROOT, Stack
 from .gpus import gpu_machine, run, served
 
@@ -37,6 +35,8 @@ PORT, TP_PORT = first_port("trtllm"), first_port("trtllm-tp")
 MODEL = (
     "distil-large-v3"  # on the hub of this test it is the miniature; its layout has a converter of its own
 )
+
+DEMO = (RECORDINGS / "demo.flac").read_bytes()
 
 
 @pytest.fixture(scope="module")
@@ -82,35 +82,19 @@ def test_an_answer_through_nginx(gpu_stack: Stack, recordings: dict[str, dict[st
     """The miniature's words, by way of the hub, two converters, trtllm-build, the image's template and the
     backend's tensors.
     """
-    with (ROOT / "miniatures/recordings/demo.flac").open("rb") as file:
-        answer = httpx.post(
-            f"{gpu_stack.url}/v1/audio/transcriptions",
-            files={"file": file},
-            data={"model": MODEL},
-            timeout=120,
-        )
+    answer = gpu_stack.transcribe(DEMO, model=MODEL)
     assert answer.status_code == 200, answer.text
     assert answer.json()["text"] == recordings["demo.flac"]["text"]
 
 
 def test_a_stream_through_nginx(gpu_stack: Stack, recordings: dict[str, dict[str, Any]]) -> None:
     """The backend sends what is new; the façade and the gateway make the same text of it."""
-    with (ROOT / "miniatures/recordings/demo.flac").open("rb") as file:
-        form = {"model": MODEL, "stream": "true", "include[]": "logprobs"}
-        answer = httpx.post(
-            f"{gpu_stack.url}/v1/audio/transcriptions", files={"file": file}, data=form, timeout=120
-        )
-    events = [
-        json.loads(line.removeprefix("data: "))
-        for line in answer.text.splitlines()
-        if line.startswith("data: {")
-    ]
-    assert (
-        "".join(event["delta"] for event in events if event["type"] == "transcript.text.delta")
-        == recordings["demo.flac"]["text"]
-    )
-    assert events[-1]["type"] == "transcript.text.done"
-    probs = [row["logprob"] for row in events[-1]["logprobs"]]
+    form = {"model": MODEL, "stream": "true", "include[]": "logprobs"}
+    found = events(gpu_stack.transcribe(DEMO, **form))
+    deltas = [event["delta"] for event in found if event["type"] == "transcript.text.delta"]
+    assert "".join(deltas) == recordings["demo.flac"]["text"]
+    assert found[-1]["type"] == "transcript.text.done"
+    probs = [row["logprob"] for row in found[-1]["logprobs"]]
     assert all(-20 < prob <= 0 for prob in probs)
     assert min(probs) < -1e-6, "normalised among the likeliest token alone, each would be 0"
 
@@ -118,20 +102,13 @@ def test_a_stream_through_nginx(gpu_stack: Stack, recordings: dict[str, dict[str
 def _heard(stack: Stack, **scalars: Any) -> dict[str, Any]:
     """whisper_bls by gRPC, with what the façade says about how sure it is."""
     arrays = {name: np.array([[value]], dtype) for name, (value, dtype) in scalars.items()}
-    types = {np.dtype(np.float32): "FP32", np.dtype(np.uint64): "UINT64"}
-    inputs = grpc_inputs(wave("order.wav"), "<|startoftranscript|><|en|><|transcribe|><|notimestamps|>")
-    for name, array in arrays.items():
-        inputs.append(grpc.InferInput(name, [1, 1], types[array.dtype]))
-        inputs[-1].set_data_from_numpy(array)
+    prompt = "<|startoftranscript|><|en|><|transcribe|><|notimestamps|>"
+    names = ("TRANSCRIPTS", "AVG_LOGPROB", "TOKEN_LOGPROBS")
+    wanted = [grpc.InferRequestedOutput(name) for name in names]
     with grpc.InferenceServerClient(stack.grpc) as client:
-        answer = client.infer(
-            "whisper_bls",
-            inputs,
-            outputs=[
-                grpc.InferRequestedOutput(name) for name in ("TRANSCRIPTS", "AVG_LOGPROB", "TOKEN_LOGPROBS")
-            ],
-        )
-    return {name: answer.as_numpy(name) for name in ("TRANSCRIPTS", "AVG_LOGPROB", "TOKEN_LOGPROBS")}
+        inputs = grpc_inputs(wave("order.wav"), prompt, **arrays)
+        answer = client.infer("whisper_bls", inputs, outputs=wanted)
+    return {name: answer.as_numpy(name) for name in names}
 
 
 def test_confidence_is_the_models_at_any_temperature(gpu_stack: Stack) -> None:
@@ -149,11 +126,8 @@ def test_confidence_is_the_models_at_any_temperature(gpu_stack: Stack) -> None:
 
 def test_words_have_no_times_here(gpu_stack: Stack) -> None:
     """TensorRT-LLM gives no cross-attention; the refusal says so."""
-    with (ROOT / "miniatures/recordings/demo.flac").open("rb") as file:
-        form = {"model": MODEL, "response_format": "verbose_json", "timestamp_granularities[]": "word"}
-        answer = httpx.post(
-            f"{gpu_stack.url}/v1/audio/transcriptions", files={"file": file}, data=form, timeout=120
-        )
+    form = {"model": MODEL, "response_format": "verbose_json", "timestamp_granularities[]": "word"}
+    answer = gpu_stack.transcribe(DEMO, **form)
     assert answer.status_code == 400, answer.text
     assert "word" in answer.json()["error"]["message"]
 
@@ -207,16 +181,8 @@ def test_completions_over_pairs(pairs: Stack) -> None:
     whole = httpx.post(f"{pairs.url}/v1/completions", json=body, timeout=60)
     assert whole.status_code == 200, whole.text
     streamed = httpx.post(f"{pairs.url}/v1/completions", json={**body, "stream": True}, timeout=60)
-    events = [
-        json.loads(line.removeprefix("data: "))
-        for line in streamed.text.splitlines()
-        if line.startswith("data: {")
-    ]
-    assert (
-        "".join(event["choices"][0]["text"] for event in events)
-        == whole.json()["choices"][0]["text"]
-        == words(pairs, text)
-    )
+    pieces = [event["choices"][0]["text"] for event in events(streamed)]
+    assert "".join(pieces) == whole.json()["choices"][0]["text"] == words(pairs, text)
 
 
 def _ask_engine(stack: Stack, **extra: Any) -> httpx.Response:
@@ -266,24 +232,13 @@ def test_a_text_ends_before_its_stop_word(pairs: Stack) -> None:
     off.
     """
     ask = {"text_input": "sort: lamp kitchen boat", "max_tokens": 24, "stop_words": ["lamp"]}
+    models = f"{pairs.kserve}/v2/models"
     for model in ("ensemble", "tensorrt_llm_bls"):
-        assert (
-            httpx.post(f"{pairs.kserve}/v2/models/{model}/generate", json=ask, timeout=60)
-            .json()["text_output"]
-            .strip()
-            == "boat kitchen"
-        )
-    streamed = httpx.post(
-        f"{pairs.kserve}/v2/models/tensorrt_llm_bls_stream/generate_stream",
-        json={**ask, "stream": True},
-        timeout=60,
-    )
-    pieces = [
-        json.loads(line.removeprefix("data: "))["text_output"]
-        for line in streamed.text.splitlines()
-        if line.startswith("data: {")
-    ]
-    assert "".join(pieces).strip() == "boat kitchen"
+        whole = httpx.post(f"{models}/{model}/generate", json=ask, timeout=60)
+        assert whole.json()["text_output"].strip() == "boat kitchen"
+    url = f"{models}/tensorrt_llm_bls_stream/generate_stream"
+    streamed = events(httpx.post(url, json={**ask, "stream": True}, timeout=60))
+    assert "".join(event["text_output"] for event in streamed).strip() == "boat kitchen"
 
 
 def test_logits_beyond_shared_memory_are_refused(pairs: Stack) -> None:
@@ -333,32 +288,18 @@ def test_tensorrt_llms_refusals_are_400s(
 def test_more_than_32_requests_run_at_once(pairs: Stack) -> None:
     """The Python backend's default pool of 32 threads would hold the others up."""
     ask = {"text_input": "summarize: The mayor opened a new bridge.", "max_tokens": 24, "min_tokens": 24}
+    url = f"{pairs.kserve}/instances/0/v2/models/tensorrt_llm_bls/generate"
     with ThreadPoolExecutor(60) as threads:
-        answers = list(
-            threads.map(
-                lambda _: httpx.post(
-                    f"{pairs.kserve}/instances/0/v2/models/tensorrt_llm_bls/generate", json=ask, timeout=120
-                ),
-                range(60),
-            )
-        )
+        answers = list(threads.map(lambda _: httpx.post(url, json=ask, timeout=120), range(60)))
     assert {answer.status_code for answer in answers} == {200}
-    inside = [
-        int(count) for count in re.findall(r"contract backend: (\d+) requests inside", pairs.log("triton-0"))
-    ]
-    assert max(inside) > 40
+    inside = re.findall(r"contract backend: (\d+) requests inside", pairs.log("triton-0"))
+    assert max(map(int, inside)) > 40
 
 
 def _unary(stack: Stack, model: str, **inputs: NDArray[Any]) -> Any:
     """A gRPC call that can be cancelled."""
-    tensors = [
-        grpc.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
-        for name, array in inputs.items()
-    ]
-    for tensor, array in zip(tensors, inputs.values(), strict=True):
-        tensor.set_data_from_numpy(array)
     client = grpc.InferenceServerClient(stack.grpc)
-    return client, client.async_infer(model, tensors, callback=lambda *_: None)
+    return client, client.async_infer(model, tensors(grpc, **inputs), callback=lambda *_: None)
 
 
 @pytest.mark.parametrize("model", ["tensorrt_llm", "tensorrt_llm_bls"])

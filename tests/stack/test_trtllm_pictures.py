@@ -24,6 +24,7 @@ from miniatures.training.answers.evaluate import AnswerPair
 from tests.ports import first_port
 
 from ..fakes.pictures import noise, saved
+from .clients import tensors
 from .conftest import ROOT, Stack
 from .gpus import gpu_machine, run, served
 from .test_pictures import (
@@ -37,7 +38,6 @@ from .test_pictures import (
     peers,
     said,
     seen,
-    tensor,
     test_answers_are_transformers,
     test_nvidias_client,
     test_one_question_about_forty_pictures,
@@ -116,8 +116,9 @@ def test_cached_blocks_are_shared_by_equal_pictures_alone(stack: Stack, describe
 def engine(stack: Stack, model: str, pool: str, rows: int, width: int, ids: list[int]) -> None:
     """Ids with a table of zeros, straight to a face of the engine."""
     numbers = {"input_ids": ids, "input_lengths": [len(ids)], "request_output_len": [2], "end_id": [1]}
-    inputs = [tensor(name, np.array([row], np.int32), "INT32") for name, row in numbers.items()]
-    inputs.append(tensor("prompt_embedding_table", np.zeros((1, rows, width), np.float16), "FP16"))
+    arrays: dict[str, Any] = {name: np.array([row], np.int32) for name, row in numbers.items()}
+    table = np.zeros((1, rows, width), np.float16)
+    inputs = tensors(grpcclient, **arrays, prompt_embedding_table=table)
     with grpcclient.InferenceServerClient(stack.grpc) as triton:
         triton.infer(model, inputs, headers=to(pool))
 

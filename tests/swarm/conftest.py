@@ -100,7 +100,7 @@ class Swarm:
     def stack(self, entry: int = 0) -> Stack:
         """The listeners of an entry host."""
         at = self.hosts[entry].address
-        return Stack(f"http://{at}:{PORT}", f"http://{at}:{PORT - 80}", f"{at}:{PORT - 79}", None)
+        return Stack.at(PORT, host=at)
 
 
 def images() -> Path:
