@@ -1,13 +1,18 @@
-"""Engines for the unit tests, exported by the builder's own exporters, computing in float32."""
+"""Engines for the unit tests, exported by the builder's own exporters, computing in float32, and what a
+scheduler makes of jobs.
+"""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
 from build.checkpoints.arguments import parse
+from serving.engine.jobs import Job, Limits
 from serving.engine.runtime import Runtime
+from serving.engine.scheduler import Scheduler
 
 
 def export(target: str, family: str, weights: Path, engine: Path, *options: str) -> Path:
@@ -30,3 +35,14 @@ def runtime(target: str, engine: Path, tp_size: int = 1, **parameters: int) -> R
     from serving.engine.openvino.runtime import OpenVinoRuntime
 
     return OpenVinoRuntime(engine, precision="f32")
+
+
+def answers(engine: Runtime, jobs: Sequence[Job], **limits: int) -> list[list[int]]:
+    """The ids of all of them, whose listeners are `Collected`, by one scheduler."""
+    scheduler = Scheduler(engine, Limits(max_queue=len(jobs), **limits))
+    scheduler.start()
+    for job in jobs:
+        scheduler.submit(job)
+    made = [list(job.listener.wait(120)[0].ids) for job in jobs]
+    scheduler.stop()
+    return made

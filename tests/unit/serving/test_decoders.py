@@ -13,7 +13,6 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from serving.engine.collected import Collected
 from serving.engine.jobs import Limits
 from serving.engine.runtime import Row
 from serving.engine.scheduler import Scheduler
@@ -22,7 +21,7 @@ from serving.engine.torch.batch import DeviceBatch
 from serving.engine.torch.ranks import LeadingRuntime
 from serving.engine.torch.slots import PendingStep
 
-from ..engines import export, runtime
+from ..engines import answers, export, runtime
 from .test_text_engines import FEW, VOCABULARY, job, prompts, theirs
 
 pytestmark = pytest.mark.slow
@@ -93,13 +92,8 @@ def test_ids_equal_transformers(name: str, engine_name: str, tmp_path: Path) -> 
     model.save_pretrained(tmp_path)
     export(target, "llama", tmp_path, tmp_path)
     running = runtime(target, tmp_path, int(ranks), prefill_tokens=PIECE)
-    scheduler = Scheduler(running, Limits(max_rows=4, max_queue=FEW, prefill_tokens=PIECE))
-    asked, listeners = prompts(FEW), [Collected() for _ in range(FEW)]
-    scheduler.start()
-    for ids, listener in zip(asked, listeners, strict=True):
-        scheduler.submit(job(running, ids, 1, listener))
-    ours = [list(listener.wait(120)[0].ids) for listener in listeners]
-    scheduler.stop()
+    asked = prompts(FEW)
+    ours = answers(running, [job(running, ids) for ids in asked], max_rows=4, prefill_tokens=PIECE)
     if isinstance(running, LeadingRuntime):
         running.close()
     assert ours == [theirs(model, ids, 1) for ids in asked]
@@ -128,7 +122,7 @@ def test_pieces_are_read_with_the_steps_of_other_rows(
     for piece in (0, PIECE):
         running = runtime("torch", tmp_path, 1, prefill_tokens=piece, max_rows=5)
         scheduler = Scheduler(running, Limits(max_rows=5, max_queue=2 * FEW, prefill_tokens=piece))
-        jobs = [(job(running, ids, 1, Collected())) for ids in [*prompts(FEW), *prompts(FEW)]]
+        jobs = [job(running, ids) for ids in [*prompts(FEW), *prompts(FEW)]]
         for i, one in enumerate(jobs):  # they end one by one
             penalty = 1.0 if i < FEW else one.sampling.repetition_penalty
             one.sampling = replace(one.sampling, max_tokens=2 + 7 * i % 11, repetition_penalty=penalty)

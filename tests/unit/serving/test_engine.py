@@ -88,16 +88,9 @@ def test_ids_equal_transformers(
     beams: int,
 ) -> None:
     """Greedy and beam ids are transformers', for clips of mixed length that share the running batch."""
-    scheduler = Scheduler(graphs, Limits(max_rows=16, max_queue=CLIPS))
-    scheduler.start()
-    listeners = [Collected() for _ in speech]
-    for (clip, features), listener in zip(speech, listeners, strict=True):
-        scheduler.submit(
-            Job(prompt(clip), Sampling(max_tokens=100, end_id=END, beam_width=beams), listener, features)
-        )
-    ours = [list(listener.wait(120)[0].ids) for listener in listeners]
-    scheduler.stop()
-    assert ours == theirs(reference, speech, beams)
+    sampling = Sampling(max_tokens=100, end_id=END, beam_width=beams)
+    jobs = [Job(prompt(clip), sampling, Collected(), features) for clip, features in speech]
+    assert engines.answers(graphs, jobs, max_rows=16) == theirs(reference, speech, beams)
 
 
 def test_int8_weights_keep_the_words(
@@ -108,14 +101,13 @@ def test_int8_weights_keep_the_words(
     small = OpenVinoRuntime(tmp_path, precision="f32")
     same = 0
     for clip, features in speech[:6]:
-        answers = []
-        for engine in (graphs, small):
-            scheduler, listener = Scheduler(engine), Collected()
-            scheduler.start()
-            scheduler.submit(Job(prompt(clip), Sampling(max_tokens=100, end_id=END), listener, features))
-            answers.append(listener.wait(60)[0].ids)
-            scheduler.stop()
-        same += answers[0] == answers[1]
+        exact, near = (
+            engines.answers(
+                engine, [Job(prompt(clip), Sampling(max_tokens=100, end_id=END), Collected(), features)]
+            )
+            for engine in (graphs, small)
+        )
+        same += exact == near
     assert same >= 5
 
 

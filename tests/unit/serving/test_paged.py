@@ -9,7 +9,6 @@ import openvino as ov
 import pytest
 from prometheus_client import Counter
 
-from serving.engine.collected import Collected
 from serving.engine.jobs import Limits
 from serving.engine.openvino.attention import SIZE
 from serving.engine.openvino.blocks import FEW, Blocks, Cached
@@ -49,10 +48,10 @@ def ids_of(seed: int, count: int) -> list[int]:
 
 
 def answers(scheduler: Scheduler, asked: Sequence[list[int]], runtime: OpenVinoRuntime) -> list[list[int]]:
-    listeners = [Collected() for _ in asked]
-    for ids, listener in zip(asked, listeners, strict=True):
-        scheduler.submit(job(runtime, ids, 1, listener))
-    return [list(listener.wait(120)[0].ids) for listener in listeners]
+    jobs = [job(runtime, ids) for ids in asked]
+    for one in jobs:
+        scheduler.submit(one)
+    return [list(one.listener.wait(120)[0].ids) for one in jobs]
 
 
 def test_prompts_that_begin_alike(model: Model, scheduler: Scheduler) -> None:

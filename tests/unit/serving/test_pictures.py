@@ -20,12 +20,9 @@ from safetensors.torch import load_file
 from transformers import (
     Blip2Config,
     Blip2ForConditionalGeneration,
-    CLIPVisionConfig,
     GenerationConfig,
-    LlamaConfig,
     LlavaConfig,
     LlavaForConditionalGeneration,
-    OPTConfig,
     PreTrainedModel,
 )
 
@@ -36,16 +33,17 @@ from miniatures.training.answers.models import normalized
 from serving.engine.collected import Collected
 from serving.engine.encoding import EncoderRuntime
 from serving.engine.inputs import parse
-from serving.engine.jobs import Limits
 from serving.engine.runtime import Runtime
-from serving.engine.scheduler import Scheduler
 from serving.errors import BadRequest
 
+from .. import engines
 from ..engines import export, runtime
+from .test_text_engines import COMMON, LLAMA, OPT, VOCABULARY
 
 pytestmark = pytest.mark.long
 
-VOCABULARY, PLACEHOLDER, SIZE = 300, 299, 32
+PLACEHOLDER, SIZE = VOCABULARY - 1, 32
+ENDS = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 LONGEST, ASKED = 16, 12
 VISION = {
     "hidden_size": 48,
@@ -54,6 +52,15 @@ VISION = {
     "intermediate_size": 96,
     "image_size": SIZE,
     "patch_size": 8,
+}
+TEXT = {**COMMON, "hidden_size": 64, "num_hidden_layers": 2, **ENDS}
+FORMER = {
+    "hidden_size": 32,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "encoder_hidden_size": 48,
+    "cross_attention_frequency": 2,
 }
 Question = tuple[list[int], NDArray[np.float32] | None]
 
@@ -78,51 +85,17 @@ class Engine(NamedTuple):
 
 
 def llava(**own: Any) -> PreTrainedModel:
-    text = LlamaConfig(
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=8,
-        num_key_value_heads=4,
-        vocab_size=VOCABULARY,
-        max_position_embeddings=128,
-        initializer_range=0.3,
-        bos_token_id=1,
-        eos_token_id=2,
-        pad_token_id=0,
-    )
-    vision = CLIPVisionConfig(**VISION, initializer_range=0.3)
-    return LlavaForConditionalGeneration(
-        LlavaConfig(vision_config=vision, text_config=text, image_token_id=PLACEHOLDER, **own)
-    )
+    text = {**TEXT, **LLAMA, "num_key_value_heads": 4, "initializer_range": 0.3, "model_type": "llama"}
+    vision = {**VISION, "initializer_range": 0.3}
+    config = LlavaConfig(vision_config=vision, text_config=text, image_token_id=PLACEHOLDER, **own)
+    return LlavaForConditionalGeneration(config)
 
 
 def blip2() -> PreTrainedModel:
-    text = OPTConfig(
-        hidden_size=64,
-        word_embed_proj_dim=64,
-        ffn_dim=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        vocab_size=VOCABULARY,
-        max_position_embeddings=128,
-        init_std=0.3,
-        bos_token_id=1,
-        eos_token_id=2,
-        pad_token_id=0,
-    )
-    former = {
-        "hidden_size": 32,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 4,
-        "intermediate_size": 64,
-        "encoder_hidden_size": 48,
-        "cross_attention_frequency": 2,
-    }
     config = Blip2Config(
         vision_config=VISION,
-        qformer_config=former,
-        text_config=text,
+        qformer_config=FORMER,
+        text_config={**TEXT, **OPT, "model_type": "opt"},
         num_query_tokens=8,
         image_token_index=PLACEHOLDER,
     )
@@ -285,16 +258,10 @@ def inputs(
     return arrays
 
 
-def answers(engine: Runtime, jobs: Sequence[dict[str, NDArray[Any]]], rows: int) -> list[list[int]]:
+def answers(engine: Runtime, asked: Sequence[dict[str, NDArray[Any]]], rows: int) -> list[list[int]]:
     """All of them by one scheduler of so many rows."""
-    scheduler = Scheduler(engine, Limits(max_rows=rows, max_queue=len(jobs)))
-    scheduler.start()
-    listeners = [Collected() for _ in jobs]
-    for arrays, listener in zip(jobs, listeners, strict=True):
-        scheduler.submit(parse(arrays, listener, engine.facts)[0])
-    made = [list(listener.wait(120)[0].ids) for listener in listeners]
-    scheduler.stop()
-    return made
+    jobs = [parse(arrays, Collected(), engine.facts)[0] for arrays in asked]
+    return engines.answers(engine, jobs, max_rows=rows)
 
 
 @pytest.mark.parametrize("beams", [1, 4])

@@ -26,13 +26,13 @@ from transformers import (
 
 from serving.engine.collected import Collected
 from serving.engine.inputs import parse
-from serving.engine.jobs import Job, Limits
+from serving.engine.jobs import Job
 from serving.engine.runtime import Row, Runtime
 from serving.engine.scheduler import Scheduler
 from serving.engine.torch.ranks import LeadingRuntime
 from serving.errors import BadRequest
 
-from ..engines import export, runtime
+from ..engines import answers, export, runtime
 
 pytestmark = pytest.mark.long
 
@@ -141,7 +141,7 @@ def theirs(model: Any, ids: list[int], beams: int) -> list[int]:
     return made[: next((at for at, token in enumerate(made) if token in ends), len(made))]
 
 
-def job(graphs: Runtime, ids: list[int], beams: int, listener: Collected) -> Job:
+def job(graphs: Runtime, ids: list[int], beams: int = 1) -> Job:
     """Through the engine's own endpoint."""
     arrays = {
         "input_ids": np.array([ids], np.int32),
@@ -150,21 +150,15 @@ def job(graphs: Runtime, ids: list[int], beams: int, listener: Collected) -> Job
         "beam_width": np.array([[beams]], np.int32),
         "repetition_penalty": np.array([[PENALTY]], np.float32),
     }
-    return parse(arrays, listener, graphs.facts)[0]
+    return parse(arrays, Collected(), graphs.facts)[0]
 
 
 @pytest.mark.parametrize(("rows", "beams"), [(1, 4), (8, 1), (8, 4)])
 def test_ids_equal_transformers(pair: tuple[str, Runtime], rows: int, beams: int) -> None:
     """Alone, and many prompts in a running batch of mixed lengths that requests join and leave."""
     name, graphs = pair
-    scheduler = Scheduler(graphs, Limits(max_rows=rows * beams, max_queue=PROMPTS))
-    scheduler.start()
     asked = prompts(PROMPTS if rows > 1 and not isinstance(graphs, LeadingRuntime) else FEW)
-    listeners = [Collected() for _ in asked]
-    for ids, listener in zip(asked, listeners, strict=True):
-        scheduler.submit(job(graphs, ids, beams, listener))
-    ours = [list(listener.wait(120)[0].ids) for listener in listeners]
-    scheduler.stop()
+    ours = answers(graphs, [job(graphs, ids, beams) for ids in asked], max_rows=rows * beams)
     assert ours == answers_of(name, beams)[: len(asked)]
     assert len({tuple(ids) for ids in ours}) > len(ours) // 2, (
         "the models say different things to different prompts"
@@ -176,7 +170,7 @@ def test_what_does_not_fit_is_refused(pair: tuple[str, Runtime]) -> None:
     _, graphs = pair
     for ids, says in (([3] * 2000, "2000"), ([VOCABULARY], "outside"), ([], "0 ids|empty")):
         with pytest.raises(BadRequest, match=says):
-            Scheduler(graphs).submit(job(graphs, ids, 1, Collected()))
+            Scheduler(graphs).submit(job(graphs, ids))
 
 
 @pytest.mark.parametrize("engine_name", ["openvino", "torch"])
