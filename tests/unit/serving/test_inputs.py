@@ -64,6 +64,7 @@ def test_scalars_out_of_range(name: str, value: Any) -> None:
         ({"num_return_sequences": np.array([3], np.int32)}, "num_return_sequences"),
         ({"num_return_sequences": np.array([-3], np.int32)}, "num_return_sequences"),
         ({"bad_words_list": np.array([[[1] * 20_000, [1, 20_000] * 10_000]], np.int32)}, "send 4096 at most"),
+        ({"bad_words_list": np.array([[[1] * 4097, range(1, 4098)]], np.int32)}, "has 4097 words"),
         ({"bad_words_list": np.array([[[1, 2, 3], [1, 3, 2]]], np.int32)}, "rising"),
         ({"bad_words_list": np.array([[[1, 2, 3], [1, 4, -1]]], np.int32)}, "3 at most"),
         ({"return_context_logits": np.array([True])}, "return_context_logits"),
@@ -83,7 +84,9 @@ def test_unsupported_tensors_are_never_ignored(name: str) -> None:
 
 
 def test_what_is_asked_for_arrives() -> None:
-    """Words, lengths and choices end up in the job; features are cut to input_lengths."""
+    """Words, whose ids lie back to back, lengths and choices end up in the job; features are cut to
+    input_lengths.
+    """
     words = np.array([[[1, 2, 3, -1], [1, 3, -1, -1]]], np.int32)
     job, wanted = parse(
         arrays(
@@ -108,13 +111,6 @@ def test_stop_names_a_request() -> None:
     assert stops({"stop": np.array([True])}, "a")
     with pytest.raises(BadRequest, match="id of the request"):
         stops({"stop": np.array([True])}, "")
-
-
-def test_word_lists() -> None:
-    """Ids back to back, and the end of each word; -1 fills up."""
-    words = np.array([[[7, 8, 9, -1], [1, 3, -1, -1]]], np.int32)
-    job, _ = parse(arrays(bad_words_list=words), Collected(), FACTS)
-    assert job.sampling.bad_words == ((7,), (8, 9))
 
 
 def test_what_does_not_fit_behind_the_prompt_is_not_asked_for() -> None:

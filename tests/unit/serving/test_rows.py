@@ -34,12 +34,22 @@ def test_an_empty_list_of_extra_ids_is_none() -> None:
     assert all("prompt_table_extra_ids" not in row for row in split(inputs))
 
 
-@pytest.mark.parametrize("flag", ["return_log_probs", "return_cross_attention", "return_step_attention"])
-def test_rows_must_agree_on_what_they_return(flag: str) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        "return_log_probs",
+        "return_generation_logits",
+        "return_cross_attention",
+        "return_step_attention",
+        "beam_width",
+        "num_return_sequences",
+    ],
+)
+def test_rows_must_agree_on_what_they_return(name: str) -> None:
     """Else their results could not be joined."""
-    assert len(split({"input_ids": IDS, flag: np.array([[True], [True]])})) == 2
-    with pytest.raises(BadRequest, match=f"{flag} differs between the rows of one request"):
-        split({"input_ids": IDS, flag: np.array([[True], [False]])})
+    assert len(split({"input_ids": IDS, name: np.array([[1], [1]])})) == 2
+    with pytest.raises(BadRequest, match=f"{name} differs between the rows of one request"):
+        split({"input_ids": IDS, name: np.array([[1], [0]])})
 
 
 def test_rows_lose_their_padding() -> None:

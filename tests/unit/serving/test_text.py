@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 from conch.bundle import EngineFacts
 from serving.engine.answers import Answers, WantedOutputs
 from serving.engine.collected import Collected
-from serving.engine.inputs import MOST_WORDS, parse
 from serving.engine.jobs import Job
 from serving.engine.sampling import Hypothesis, Sampling, processed
 from serving.errors import BadRequest
 from serving.text.tokens import NO_END, GrowingText, TextTokenizer
-from serving.triton.rows import refuse_samples, split
+from serving.triton.rows import refuse_samples
 
 from ..conftest import ROOT
 
@@ -163,19 +162,6 @@ def test_without_an_end_id_min_tokens_bans_nothing() -> None:
     assert processed(logits, [], [], Sampling(5, 49, min_tokens=3))[49] < -1e8
 
 
-def test_too_many_words_are_refused() -> None:
-    """They would slow down everybody's tokens."""
-    count = MOST_WORDS + 1
-    words = np.stack([np.ones(count, np.int32), np.arange(1, count + 1, dtype=np.int32)])[None]
-    given = {
-        "input_ids": np.array([[1]], np.int32),
-        "request_output_len": np.array([[3]], np.int32),
-        "bad_words_list": words,
-    }
-    with pytest.raises(BadRequest, match="bad_words_list has 4097 words"):
-        parse(given, Collected(), FACTS)
-
-
 def test_samples_in_one_request_are_refused() -> None:
     """TensorRT-LLM would answer with several responses, whose last alone would be kept; beams come in one."""
     for sequences, beams in ((0, 1), (1, 1), (2, 4)):
@@ -185,24 +171,3 @@ def test_samples_in_one_request_are_refused() -> None:
         BadRequest, match="num_return_sequences is 3, beam_width 1; send one request for each text"
     ):
         refuse_samples({"num_return_sequences": np.array([3])})
-
-
-@pytest.mark.parametrize(
-    "name", ["beam_width", "num_return_sequences", "return_log_probs", "return_generation_logits"]
-)
-def test_rows_that_cannot_be_put_together_are_refused(name: str) -> None:
-    """Their results have different shapes, or not the same outputs."""
-    with pytest.raises(BadRequest, match=name):
-        split({"input_ids": np.ones((2, 3), np.int32), name: np.array([1, 0])})
-    assert (
-        len(
-            split(
-                {
-                    "input_ids": np.ones((2, 3), np.int32),
-                    name: np.array([1, 1]),
-                    "temperature": np.array([0.5, 1]),
-                }
-            )
-        )
-        == 2
-    )
