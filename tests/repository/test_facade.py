@@ -14,22 +14,11 @@ from numpy.typing import NDArray
 
 from build.whisper_vocabulary import whisper_tokenizer
 from conch.bundle import EngineFacts
-from serving.audio.log_mel import AudioTooLong
-from serving.audio.tokens import BadPrompt
 from serving.audio.whisper import BadAudio, Whisper
-from serving.errors import BadRequest, code_name, encode_error
+from serving.errors import BadRequest
 
-from .test_contract import CONTRACT
+from .engine_contract import check
 
-ENGINE = CONTRACT["inflight_batcher_llm/tensorrt_llm"]
-INPUTS = {row["name"]: row for row in ENGINE["inputs"]}
-NUMPY = {
-    "TYPE_INT32": np.int32,
-    "TYPE_FP32": np.float32,
-    "TYPE_BOOL": np.bool_,
-    "TYPE_UINT64": np.uint64,
-    "${encoder_input_features_data_type}": np.float16,
-}
 SPEECH = "<|0.00|> The red lamp.<|1.20|>"
 
 
@@ -47,11 +36,7 @@ class Double:
     stopped: bool = False
 
     def __call__(self, arrays: dict[str, NDArray[Any]], streaming: bool) -> Iterator[dict[str, NDArray[Any]]]:
-        for name, array in arrays.items():
-            assert name in INPUTS, f"{name} is no tensor of TensorRT-LLM"
-            assert array.dtype == NUMPY[INPUTS[name]["data_type"]], name
-            assert array.ndim == len(INPUTS[name]["dims"]) + 1, name
-        assert {name for name, row in INPUTS.items() if not row["optional"]} <= set(arrays)
+        check(arrays)
         assert bool(arrays.get("streaming", np.array([False])).any()) is streaming
         self.calls.append(arrays)
         if "return_generation_logits" in arrays and self.stopped:
@@ -79,8 +64,11 @@ class Double:
         }
 
 
+Facade = tuple[Whisper, Double]
+
+
 @pytest.fixture(params=[(99, 80, [220]), (100, 128, [])], ids=["v2", "v3"])
-def facade(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Whisper, Double]:
+def facade(request: pytest.FixtureRequest, tmp_path: Path) -> Facade:
     """A bundle's facts and vocabulary, without an engine."""
     languages, mels, suppress = request.param
     tokenizer = whisper_tokenizer(languages)
@@ -93,7 +81,7 @@ def facade(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Whisper, Dou
 
 
 def ask(
-    facade: tuple[Whisper, Double],
+    facade: Facade,
     prefix: str = "",
     *,
     streaming: bool = False,
@@ -109,7 +97,7 @@ def ask(
     return list(whisper.transcribe(given, wanted or {"TRANSCRIPTS"}, double, streaming=streaming))
 
 
-def test_plain_request(facade: tuple[Whisper, Double]) -> None:
+def test_plain_request(facade: Facade) -> None:
     """One call, the default prompt, more tokens than anybody says in two seconds, features padded to 30 s in
     half precision; the text without times.
     """
@@ -132,9 +120,7 @@ def test_plain_request(facade: tuple[Whisper, Double]) -> None:
         (False, {"WAV": np.zeros((1, 288_001), np.float32)}, [3000]),
     ],
 )
-def test_short_sounds(
-    facade: tuple[Whisper, Double], loops: bool, options: dict[str, Any], frames: list[int]
-) -> None:
+def test_short_sounds(facade: Facade, loops: bool, options: dict[str, Any], frames: list[int]) -> None:
     whisper, double = facade
     whisper.lengths = (1000, 2000, 3000)
     double.tokens = double.tokens * (12 if loops else 1)
@@ -143,13 +129,13 @@ def test_short_sounds(
     assert [len(call["encoder_input_features"][0]) for call in double.calls] == frames
 
 
-def test_a_full_window_has_all_positions(facade: tuple[Whisper, Double]) -> None:
+def test_a_full_window_has_all_positions(facade: Facade) -> None:
     """Half a minute may take every position that the prompt leaves."""
     ask(facade, WAV=np.zeros((1, 480_000), np.float32))
     assert facade[1].calls[0]["request_output_len"].item() == 444
 
 
-def test_language_is_detected_when_the_prompt_names_none(facade: tuple[Whisper, Double]) -> None:
+def test_language_is_detected_when_the_prompt_names_none(facade: Facade) -> None:
     """A second, one-token call; its answer goes into the prompt."""
     answer = ask(facade, "<|startoftranscript|><|transcribe|>", wanted={"LANGUAGE", "NO_SPEECH_PROB"})[-1]
     probe, call = facade[1].calls
@@ -159,7 +145,7 @@ def test_language_is_detected_when_the_prompt_names_none(facade: tuple[Whisper, 
     assert 0 < answer["NO_SPEECH_PROB"].item() < 1e-3
 
 
-def test_detection_reads_the_sound_alone(facade: tuple[Whisper, Double]) -> None:
+def test_detection_reads_the_sound_alone(facade: Facade) -> None:
     """Text before the start token would pull the language towards its own; it still leads the decoding."""
     ask(facade, "<|startofprev|> Eine Liste von Wörtern<|startoftranscript|><|transcribe|>")
     probe, call = facade[1].calls
@@ -168,7 +154,7 @@ def test_detection_reads_the_sound_alone(facade: tuple[Whisper, Double]) -> None
 
 
 @pytest.mark.parametrize(("given", "chosen"), [(b"de, fr", "de"), (b"es", "es"), (b"", "es")])
-def test_detection_among_languages(facade: tuple[Whisper, Double], given: bytes, chosen: str) -> None:
+def test_detection_among_languages(facade: Facade, given: bytes, chosen: str) -> None:
     """The likeliest of those that are named, although another one is likelier."""
     asked = {"LANGUAGES": np.array([[given]], object)}
     answer = ask(facade, "<|startoftranscript|><|transcribe|>", wanted={"LANGUAGE"}, **asked)[-1]
@@ -177,7 +163,7 @@ def test_detection_among_languages(facade: tuple[Whisper, Double], given: bytes,
         ask(facade, "<|startoftranscript|><|transcribe|>", LANGUAGES=np.array([[b"de,xx"]], object))
 
 
-def test_times_are_asked_for_by_bias(facade: tuple[Whisper, Double]) -> None:
+def test_times_are_asked_for_by_bias(facade: Facade) -> None:
     """Without <|notimestamps|> in the prompt that token is forbidden; with it, only the checkpoint's own list
     is.
     """
@@ -191,7 +177,7 @@ def test_times_are_asked_for_by_bias(facade: tuple[Whisper, Double]) -> None:
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_nothing_said(facade: tuple[Whisper, Double], *, streaming: bool) -> None:
+def test_nothing_said(facade: Facade, *, streaming: bool) -> None:
     """A window whose first token is the end: TensorRT-LLM's ids are [1, 1, 0] then."""
     facade[1].nothing = True
     answer = ask(facade, streaming=streaming, wanted={"TRANSCRIPTS", "TOKENS"})[-1]
@@ -200,7 +186,7 @@ def test_nothing_said(facade: tuple[Whisper, Double], *, streaming: bool) -> Non
     assert answer["SEGMENT_SIZES"].sum() == 0
 
 
-def test_stream_gives_the_text_so_far(facade: tuple[Whisper, Double]) -> None:
+def test_stream_gives_the_text_so_far(facade: Facade) -> None:
     """One answer for each token."""
     texts = [answer["TRANSCRIPTS"][0] for answer in ask(facade, streaming=True)]
     assert len(texts) == len(facade[1].tokens)
@@ -208,7 +194,7 @@ def test_stream_gives_the_text_so_far(facade: tuple[Whisper, Double]) -> None:
     assert all(texts[-1].startswith(text) for text in texts)
 
 
-def test_wav_lens_is_optional_and_cuts(facade: tuple[Whisper, Double]) -> None:
+def test_wav_lens_is_optional_and_cuts(facade: Facade) -> None:
     """Leaving it out is fine; a wrong one is refused."""
     ask(facade, WAV_LENS=np.array([[16000]], np.int32))
     for wrong in (0, -1, 32001):
@@ -216,28 +202,15 @@ def test_wav_lens_is_optional_and_cuts(facade: tuple[Whisper, Double]) -> None:
             ask(facade, WAV_LENS=np.array([[wrong]], np.int32))
 
 
-def test_samples_are_finite(facade: tuple[Whisper, Double]) -> None:
+def test_samples_are_finite(facade: Facade) -> None:
     with pytest.raises(BadAudio, match="NaN or infinite"):
         ask(facade, WAV=np.full((1, 16000), np.nan, np.float32))
 
 
-@pytest.mark.parametrize("error", [AudioTooLong, BadAudio, BadPrompt, BadRequest])
-def test_errors_are_the_callers(error: type[Exception]) -> None:
-    """What a façade refuses is an invalid argument to Triton: a 400, with its own sentence."""
-    refused = error("WAV is empty; send sound")
-    assert code_name(refused) == "INVALID_ARG"
-    assert encode_error(refused) == "INVALID_ARG: WAV is empty; send sound"
-
-
-def test_who_is_stopped_before_the_language_is_known_asks_no_more(facade: tuple[Whisper, Double]) -> None:
+def test_a_request_stopped_before_its_language_is_known_asks_no_more(facade: Facade) -> None:
     """The engine keeps no stop for what comes under the same id later."""
-    whisper, double = facade
-    double.stopped = True
-    given = {
-        "WAV": np.ones((1, 16000), np.float32),
-        "TEXT_PREFIX": np.array([[b"<|startoftranscript|><|transcribe|>"]], object),
-    }
-    (answer,) = whisper.transcribe(given, {"TRANSCRIPTS"}, double, streaming=False)
-    assert len(double.calls) == 1
+    facade[1].stopped = True
+    (answer,) = ask(facade, "<|startoftranscript|><|transcribe|>", wanted={"TRANSCRIPTS", "TOKENS"})
+    assert len(facade[1].calls) == 1
     assert answer["TRANSCRIPTS"][0] == b""
     assert answer["TOKENS"].shape == (1, 0)

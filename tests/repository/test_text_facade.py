@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,8 @@ from serving.text.facade import ENGINE_OUTPUTS, complete
 from serving.text.model import TextModel
 from serving.text.processing import postprocess
 
-from .test_contract import CONTRACT
+from .engine_contract import OUTPUTS, check
 
-ENGINE = CONTRACT["inflight_batcher_llm/tensorrt_llm"]
-INPUTS = {row["name"]: row for row in ENGINE["inputs"]}
-OUTPUTS = {row["name"] for row in ENGINE["outputs"]}
-NUMPY = {"TYPE_INT32": np.int32, "TYPE_FP32": np.float32, "TYPE_BOOL": np.bool_, "TYPE_UINT64": np.uint64}
 MINIATURES = Path(__file__).parent.parent.parent / "miniatures"
 FACTS: dict[str, dict[str, Any]] = {
     "t5": {"encoder_positions": 64, "end_id": 1, "pad_id": 0, "decoder_start": [0]},
@@ -45,14 +41,9 @@ class Double:
     calls: list[dict[str, NDArray[Any]]] = field(default_factory=list)
 
     def __call__(self, arrays: dict[str, NDArray[Any]], streaming: bool) -> Iterator[dict[str, NDArray[Any]]]:
-        rows = len(arrays["input_ids"])
-        for name, array in arrays.items():
-            assert name in INPUTS, f"{name} is no tensor of TensorRT-LLM"
-            assert array.dtype == NUMPY[INPUTS[name]["data_type"]], name
-            assert array.shape[0] == rows, name
-            assert array.ndim == len(INPUTS[name]["dims"]) + 1, name
-        assert {name for name, row in INPUTS.items() if not row["optional"]} <= set(arrays)
+        check(arrays)
         self.calls.append(arrays)
+        rows = len(arrays["input_ids"])
         beams = int(arrays["beam_width"].flat[0]) if "beam_width" in arrays else 1
         if not streaming:
             yield self._answer(arrays, self.tokens, rows, beams)
@@ -110,35 +101,19 @@ def strings(*rows: list[str]) -> NDArray[Any]:
 
 
 def ask(facade: Facade, rows: int = 1, **inputs: Any) -> list[dict[str, Any]]:
-    given = {"text_input": strings(*[["On Monday"]] * rows), "max_tokens": np.full((rows, 1), 20, np.int32)}
+    """Numbers become a column of int32, others of their own type."""
+    given = {"text_input": strings(*[["On Monday"]] * rows), "max_tokens": 20, **inputs}
     arrays = {
-        name: value if isinstance(value, np.ndarray) else np.full((rows, 1), value)
-        for name, value in inputs.items()
+        name: value
+        if isinstance(value, np.ndarray)
+        else np.full((rows, 1), value, np.int32 if type(value) is int else None)
+        for name, value in given.items()
     }
-    return list(
-        complete(
-            facade[0],
-            {
-                **given,
-                **{
-                    name: array.astype(np.int32) if array.dtype == np.int64 else array
-                    for name, array in arrays.items()
-                },
-            },
-            facade[1],
-        )
-    )
+    return list(complete(facade[0], arrays, facade[1]))
 
 
 def texts(results: list[dict[str, Any]]) -> list[str]:
     return [result["text_output"][0].decode() for result in results]
-
-
-def test_samples_in_one_request_are_refused(facade: Facade) -> None:
-    """Before the engine is asked."""
-    with pytest.raises(BadRequest, match="send one request for each text"):
-        ask(facade, num_return_sequences=2)
-    assert facade[1].calls == []
 
 
 def test_every_engine_output_is_in_the_contract() -> None:
@@ -312,19 +287,15 @@ def test_the_requests_bias_counts_on_tensorrt_llm(facade: Facade) -> None:
     )
 
 
-def test_greedy_text_without_likeliest_tokens_takes_the_engines_figures_on_tensorrt_llm(
-    facade: Facade,
+@pytest.mark.parametrize("engine", [lambda facade: facade, tensorrt], ids=["portable", "TensorRT-LLM"])
+def test_log_probs_without_likeliest_tokens_need_no_logits(
+    facade: Facade, engine: Callable[[Facade], Facade]
 ) -> None:
-    """No logits are asked for where nothing changes the log probabilities."""
-    own = tensorrt(facade)
-    ask(own, top_log_probs=0)
-    assert "return_generation_logits" not in own[1].calls[0]
-
-
-def test_log_probs_without_likeliest_tokens_need_no_logits(facade: Facade) -> None:
-    (result,) = ask(facade, top_log_probs=0)
+    """At temperature 0, where nothing changes the engine's own figures."""
+    own = engine(facade)
+    (result,) = ask(own, top_log_probs=0)
     assert "top_tokens" not in result
-    assert "return_generation_logits" not in facade[1].calls[0]
+    assert "return_generation_logits" not in own[1].calls[0]
 
 
 def test_the_likeliest_tokens_of_a_prompt_are_not_made_up(tmp_path: Path) -> None:
@@ -353,8 +324,6 @@ def test_bias_by_words_and_by_ids(facade: Facade) -> None:
 def test_nothing_drafted_is_nothing_asked(facade: Facade) -> None:
     """Upstream's clients send the neutral values too."""
     assert texts(ask(facade, num_draft_tokens=0, use_draft_logits=False)) == [ANSWER]
-    with pytest.raises(BadRequest, match="num_draft_tokens"):
-        ask(facade, num_draft_tokens=3)
 
 
 @pytest.mark.parametrize(
@@ -365,6 +334,9 @@ def test_nothing_drafted_is_nothing_asked(facade: Facade) -> None:
         ({"text_input": strings(["word " * 100])}, "tokens"),
         ({"max_tokens": 0}, "max_tokens is 0"),
         ({"top_log_probs": 21}, "top_log_probs is 21"),
+        ({"num_draft_tokens": 3}, "num_draft_tokens"),
+        ({"num_return_sequences": 2}, "send one request for each text"),
+        ({"rows": 2, "stream": True}, "a stream takes one text"),
         (
             {
                 "logit_bias_ids": np.array([[2000]], np.int32),
@@ -380,11 +352,6 @@ def test_refusals_name_the_input(facade: Facade, inputs: dict[str, Any], says: s
     with pytest.raises(BadRequest, match=says):
         ask(facade, **inputs)
     assert not facade[1].calls
-
-
-def test_a_stream_takes_one_text(facade: Facade) -> None:
-    with pytest.raises(BadRequest, match="a stream takes one text"):
-        ask(facade, 2, stream=True)
 
 
 @pytest.mark.parametrize(
