@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,6 +23,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
+
+from .http_server import running
 
 
 @dataclass(frozen=True)
@@ -140,10 +141,6 @@ def collector() -> Iterator[Collector]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     found.url = f"http://127.0.0.1:{server.server_port}"
-    try:
+    with running(server):
         yield found
-    finally:
-        server.shutdown()
-        server.server_close()

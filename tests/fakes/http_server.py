@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from typing import Any
 
 
@@ -67,14 +67,21 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def answering(handler: type[Handler]) -> Iterator[Recorder]:
-    """Such a server, until the block ends."""
-    server = Recorder(handler)
+def running(server: HTTPServer) -> Iterator[None]:
+    """Serve in a thread until the block ends."""
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
-        yield server
+        yield
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@contextmanager
+def answering(handler: type[Handler]) -> Iterator[Recorder]:
+    """Such a server, until the block ends."""
+    server = Recorder(handler)
+    with running(server):
+        yield server

@@ -6,10 +6,11 @@ import hashlib
 import http.server
 import json
 import re
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+from .http_server import running
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 Repositories = Mapping[str, Mapping[str, bytes]]
@@ -102,12 +103,6 @@ def serving(repositories: Repositories, blob: bytes = b"") -> Iterator[Hub]:
             self.wfile.write(content)
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
     state.url = f"http://127.0.0.1:{server.server_port}"
-    try:
+    with running(server):
         yield state
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -14,7 +14,6 @@ import signal
 import socket
 import ssl
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -27,6 +26,8 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+
+from tests.fakes.http_server import running
 
 from .clients import RECORDINGS, Load
 from .conftest import ROOT, TEXT_MODELS, Stack, certificate
@@ -84,10 +85,8 @@ def http_server(told: Told | None = None, tls: Path | None = None) -> Iterator[i
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(tls / "cert.pem", tls / "key.pem")
         server.socket = context.wrap_socket(server.socket, server_side=True)
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    yield server.server_port
-    server.shutdown()
-    server.server_close()
+    with running(server):
+        yield server.server_port
 
 
 @contextmanager

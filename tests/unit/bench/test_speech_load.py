@@ -3,47 +3,34 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterator
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
 
 from bench.performance.speech.cells import RATE
 from bench.performance.speech_load import WINDOW, Make, client, gateway_request, kserve_request, vary
+from tests.fakes.http_server import Handler, answering
 
 
-class Third(BaseHTTPRequestHandler):
+class Third(Handler):
     """Refuses each third request, and hangs up on each fifth."""
 
-    count = 0
+    protocol_version = "HTTP/1.0"
 
-    def do_POST(self) -> None:
-        type(self).count += 1
-        self.rfile.read(int(self.headers["Content-Length"]))
-        if self.count % 5 == 0:
+    def answer(self, body: bytes) -> None:
+        count = len(self.server.asked)
+        if count % 5 == 0:
             self.close_connection = True
             return
-        self.send_response(503 if self.count % 3 == 0 else 200)
-        self.send_header("Content-Length", "4")
-        self.end_headers()
-        self.wfile.write(b"said")
-
-    def log_message(self, *_: object) -> None:
-        """Nothing."""
+        self.send(503 if count % 3 == 0 else 200, "text/plain", "said")
 
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Third)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with answering(Third) as server:
+        yield server.url
 
 
 def test_requests_that_fail_are_counted_and_asking_goes_on(url: str) -> None:

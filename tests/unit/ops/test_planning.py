@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import re
 import subprocess
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +21,7 @@ from ops.hardware import instances
 from ops.local import nginx_binary
 from ops.nginx import OPEN, AccessPolicy, NginxValues, Tls, pools, write_nginx
 from ops.planning import IN_DOCKER, Addresses, chat, described, front_processes, make_plan, precision, share
+from tests.fakes.http_server import Handler, answering
 
 from .running_nginx import running_nginx
 
@@ -145,17 +144,11 @@ def test_instances_have_ports_of_their_own() -> None:
     )
 
 
-class Name(http.server.BaseHTTPRequestHandler):
+class Name(Handler):
     """Answers with the port that it listens at."""
 
-    def do_GET(self) -> None:
-        body = str(self.server.server_address[1]).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None: ...
+    def do_GET(self) -> None:  # noqa: N802
+        self.send(200, "text/plain", str(self.server.server_port))
 
 
 def test_nobody_behind_nginx_is_said_in_json(tmp_path: Path) -> None:
@@ -174,29 +167,22 @@ def test_nobody_behind_nginx_is_said_in_json(tmp_path: Path) -> None:
 
 def test_a_port_leads_to_its_instance(tmp_path: Path) -> None:
     """With nginx itself: the shared listener takes turns, each own port has its instance always."""
-    servers = [http.server.ThreadingHTTPServer(("127.0.0.1", 0), Name) for _ in range(2)]
-    for server in servers:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     made = plan(2, "mini-whisper")
-    own = tuple(
-        replace(instance, http=f"127.0.0.1:{server.server_port}")
-        for instance, server in zip(made.instances, servers, strict=True)
-    )
-    try:
+    with answering(Name) as one, answering(Name) as two:
+        names = [str(server.server_port) for server in (one, two)]
+        own = tuple(
+            replace(instance, http=f"127.0.0.1:{name}")
+            for instance, name in zip(made.instances, names, strict=True)
+        )
         with running_nginx(tmp_path, replace(made, instances=own), instances=True) as values:
             client = httpx.Client(transport=httpx.HTTPTransport(retries=20), trust_env=False)
 
             def answer(port: int) -> str:
                 return client.get(f"http://127.0.0.1:{port}/v2/health/ready").text
 
-            names = [instance.http.split(":")[1] for instance in own]
             for i in (0, 1, 0, 1):
                 assert answer(values.instance_http + i) == names[i]
             assert {answer(values.kserve) for _ in range(8)} == set(names)
-    finally:
-        for server in servers:
-            server.shutdown()
-            server.server_close()
 
 
 def test_a_rate_that_nginx_would_not_understand() -> None:
