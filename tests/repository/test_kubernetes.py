@@ -196,25 +196,28 @@ def test_base_is_compose() -> None:
     assert differences(compose(), objects("base")) == []
 
 
-CHANGES: dict[str, Callable[[Object], Any]] = {
+# Changes of compose.yaml by what they are told as: here and in deploy/swarm, and here alone.
+CHANGES_OF_BOTH: dict[str, Callable[[Object], Any]] = {
     "gateway: CONCH_REQUEST_SECONDS": lambda s: s["gateway"]["environment"].update(CONCH_REQUEST_SECONDS="9"),
-    "triton-0: NEW": lambda s: s["triton-0"]["environment"].update(NEW="1"),
     "builder: HF_HOME": lambda s: s["builder"]["environment"].pop("HF_HOME"),
     "gateway: image": lambda s: s["gateway"].update(image="localhost/conch/gateway:9.9.9"),
-    "triton-0: command": lambda s: s["triton-0"]["command"].append("--more"),
-    "builder: command": lambda s: s["builder"].update(command=["python3", "-m", "ops.other"]),
     "nginx: user": lambda s: s["nginx"].update(user="102:102"),
     "gateway: read_only": lambda s: s["gateway"].update(read_only=False),
     "nginx: cap_drop": lambda s: s["nginx"].update(cap_drop=[]),
     "triton-0: init": lambda s: s["triton-0"].update(init=False),
+    "gateway: stop_grace_period": lambda s: s["gateway"].update(stop_grace_period="90s"),
+    "builder: networks": lambda s: s["builder"].update(networks=["inner"]),
+    "nginx: ports": lambda s: s["nginx"]["ports"].append("127.0.0.1:9000:9000"),
+    "gateway: replicas": lambda s: s["gateway"]["deploy"].update(replicas="3"),
+}
+CHANGES: dict[str, Callable[[Object], Any]] = CHANGES_OF_BOTH | {
+    "triton-0: NEW": lambda s: s["triton-0"]["environment"].update(NEW="1"),
+    "triton-0: command": lambda s: s["triton-0"]["command"].append("--more"),
+    "builder: command": lambda s: s["builder"].update(command=["python3", "-m", "ops.other"]),
     "triton-0: memory": lambda s: s["triton-0"]["deploy"]["resources"]["limits"].update(memory="16g"),
     "gateway: tmpfs": lambda s: s["gateway"].update(tmpfs=["/tmp:mode=1777,size=1g"]),
     "triton-0: shm_size": lambda s: s["triton-0"].update(shm_size="2gb"),
-    "gateway: stop_grace_period": lambda s: s["gateway"].update(stop_grace_period="90s"),
-    "builder: networks": lambda s: s["builder"].update(networks=["inner"]),
     "nginx: volumes": lambda s: s["nginx"].update(volumes=["engines:/engines"]),
-    "nginx: ports": lambda s: s["nginx"]["ports"].append("127.0.0.1:9000:9000"),
-    "gateway: replicas": lambda s: s["gateway"]["deploy"].update(replicas="3"),
 }
 
 

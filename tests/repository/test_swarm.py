@@ -12,7 +12,7 @@ import yaml
 
 from build.catalog import ROOT
 
-from .test_kubernetes import at_defaults, size
+from .test_kubernetes import CHANGES_OF_BOTH, at_defaults, size
 
 Object = dict[str, Any]
 HERE = ROOT / "deploy" / "swarm"
@@ -114,24 +114,13 @@ def test_swarm_is_compose() -> None:
     assert differences(filled("compose.yaml"), swarm()) == []
 
 
-CHANGES: dict[str, Callable[[Object], Any]] = {
-    "gateway: CONCH_REQUEST_SECONDS": lambda s: s["gateway"]["environment"].update(CONCH_REQUEST_SECONDS="9"),
+CHANGES: dict[str, Callable[[Object], Any]] = CHANGES_OF_BOTH | {
     "triton-3: NEW": lambda s: s["triton-3"]["environment"].update(NEW="1"),
-    "builder: HF_HOME": lambda s: s["builder"]["environment"].pop("HF_HOME"),
-    "gateway: image": lambda s: s["gateway"].update(image="localhost/conch/gateway:9.9.9"),
     "triton-1: command": lambda s: s["triton-1"]["command"].append("--more"),
-    "nginx: user": lambda s: s["nginx"].update(user="102:102"),
-    "gateway: read_only": lambda s: s["gateway"].update(read_only=False),
-    "nginx: cap_drop": lambda s: s["nginx"].update(cap_drop=[]),
-    "triton-0: init": lambda s: s["triton-0"].update(init=False),
     "nginx: stop_signal": lambda s: s["nginx"].update(stop_signal="SIGTERM"),
-    "gateway: stop_grace_period": lambda s: s["gateway"].update(stop_grace_period="90s"),
-    "builder: networks": lambda s: s["builder"].update(networks=["inner"]),
     "triton-2: memory": lambda s: s["triton-2"]["deploy"]["resources"]["limits"].update(memory="16g"),
     "gateway: memory file systems": lambda s: s["gateway"].update(tmpfs=["/tmp:mode=1777,size=1g"]),
     "builder: memory file systems": lambda s: s["builder"].update(shm_size="2gb"),
-    "nginx: ports": lambda s: s["nginx"]["ports"].append("127.0.0.1:9000:9000"),
-    "gateway: replicas": lambda s: s["gateway"]["deploy"].update(replicas="3"),
 }
 
 
