@@ -261,47 +261,32 @@ def test_chat(text_stack: Stack) -> None:
         client(text_stack).chat.completions.create(model="mini-t5", messages=messages)
 
 
-REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"prompt": [1, 2]}, "prompt"),
-    ({"prompt": []}, "prompt"),
-    ({"max_tokens": 0}, "max_tokens"),
-    ({"max_tokens": 4096}, "max_tokens"),
-    ({"temperature": 2.5}, "temperature"),
-    ({"n": 3, "best_of": 2}, "best_of"),
-    ({"best_of": 3, "temperature": 0.5}, "best_of"),
-    ({"best_of": 3, "stream": True}, "best_of"),
-    ({"suffix": "x"}, "suffix"),
-    ({"echo": True, "logprobs": 1}, "echo"),
-    ({"stop": ["a", "b", "c", "d", "e"]}, "stop"),
-    ({"stop": ""}, "stop"),
-    ({"logit_bias": {"99999": 1}}, "logit_bias"),
-    ({"stream_options": {"include_usage": True}}, "stream_options"),
-    ({"min_tokens": 50}, "min_tokens"),
-    ({"speed": 3}, "speed"),
-    ({"model": "mini-whisper"}, "model"),
-    ({"model": "gpt-5"}, "model"),
-    ({"prompt": "word " * 3000}, "prompt"),
-    ({"prompt": "word " * 3000, "stream": True}, "prompt"),
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    ({"max_tokens": 4096}, "max_tokens", ""),
+    ({"logit_bias": {"99999": 1}}, "logit_bias", ""),
+    ({"model": "mini-whisper"}, "model", ""),
+    ({"model": "gpt-5"}, "model", ""),
+    ({"prompt": "word " * 3000}, "prompt", ""),
+    ({"prompt": "word " * 3000, "stream": True}, "prompt", ""),
+    ({"model": "mini-bart", "prompt": "word " * 3000}, "prompt", "tokens, this model reads at most 256"),
 ]
 
 
-@pytest.mark.parametrize(("fields", "param"), REFUSED, ids=[json.dumps(fields)[:40] for fields, _ in REFUSED])
-def test_bad_requests_name_the_field(text_stack: Stack, fields: dict[str, Any], param: str) -> None:
-    """A 4xx in OpenAI's shape, never a silent 200."""
+@pytest.mark.parametrize(
+    ("fields", "param", "says"), REFUSED, ids=[json.dumps(row[0])[:40] for row in REFUSED]
+)
+def test_bad_requests_name_the_field(
+    text_stack: Stack, fields: dict[str, Any], param: str, says: str
+) -> None:
+    """A 4xx in OpenAI's shape, never a silent 200: what a model cannot, whatever its form."""
     answer = httpx.post(
         f"{text_stack.url}/v1/completions",
         json={"model": "mini-t5", "prompt": "sort: cat dog", **fields},
         timeout=60,
     )
     assert 400 <= answer.status_code < 500, answer.text
-    assert answer.json()["error"]["param"] == param, answer.text
-
-
-def test_a_long_prompt_is_told_both_lengths(text_stack: Stack) -> None:
-    answer = httpx.post(
-        f"{text_stack.url}/v1/completions", json={"model": "mini-bart", "prompt": "word " * 3000}, timeout=60
-    )
-    assert "tokens, this model reads at most 256" in answer.json()["error"]["message"]
+    error = answer.json()["error"]
+    assert error["param"] == param and says in error["message"], answer.text
 
 
 def test_each_model_by_every_name(text_stack: Stack) -> None:

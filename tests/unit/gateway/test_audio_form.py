@@ -107,6 +107,46 @@ def test_what_would_change_the_text_is_refused_by_name(fields: dict[str, Any], p
 
 
 @pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"response_format": "xml"}, "response_format"),
+        *[({"temperature": given}, "temperature") for given in ("hot", "2", "-1", "nan")],
+        ({"stream": "perhaps"}, "stream"),
+        ({"stream": "true", "response_format": "vtt"}, "stream"),
+        ({"timestamp_granularities[]": "word"}, "timestamp_granularities[]"),
+        ({"timestamp_granularities[]": "segment"}, "timestamp_granularities[]"),
+        (
+            {"timestamp_granularities[]": "phoneme", "response_format": "verbose_json"},
+            "timestamp_granularities[]",
+        ),
+        ({"include[]": "logprobs", "response_format": "text"}, "include[]"),
+        ({"include[]": "all"}, "include[]"),
+        ({"include": "logprobs", "include[]": "logprobs"}, "include[]"),
+        ({"keywords[]": "<|en|>"}, "keywords"),
+        ({"prompt": "<|endoftext|>"}, "prompt"),
+        ({"prompt[]": "a"}, "prompt[]"),
+        ({"chunking_strategy": "manual"}, "chunking_strategy"),
+        ({"chunking_strategy": "{broken"}, "chunking_strategy"),
+        ({"chunking_strategy": '{"a":' + "[" * 30_000}, "chunking_strategy"),
+        ({"chunking_strategy": '{"type": "server_vad", "colour": 1}'}, "chunking_strategy"),
+        ({"chunking_strategy[type]": "server_vad", "chunking_strategy[threshold]": "2"}, "chunking_strategy"),
+        (
+            {"chunking_strategy": "auto", "chunking_strategy[type]": "server_vad"},
+            "chunking_strategy[type]",
+        ),
+        ({"best_of": "3"}, "best_of"),
+        ({"beam_width": "99"}, "beam_width"),
+        ({"beam_width": "4", "temperature": "0.5"}, "beam_width"),
+        *[({"max_tokens": given}, "max_tokens") for given in ("0", "100000", "4294967297", "1" * 30)],
+    ],
+)
+def test_a_field_that_is_wrong_repeated_or_unsupported_is_named(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(ApiError) as refused:
+        parsed(**fields)
+    assert (refused.value.status, refused.value.param) == (400, param)
+
+
+@pytest.mark.parametrize(
     "field", ["keywords", "stream", "timestamp_granularities[]", "include[]", "chunking_strategy"]
 )
 def test_translations_have_fewer_fields(field: str) -> None:

@@ -285,6 +285,16 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tools": []}, "tools"),
     ({"min_tokens": 17}, "min_tokens"),
     ({"best_of": 17}, "best_of"),
+    ({"best_of": 2, "n": 3}, "best_of"),
+    ({"best_of": 3, "temperature": 0.5}, "best_of"),
+    ({"best_of": 3, "stream": True}, "best_of"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"temperature": 2.5}, "temperature"),
+    ({"suffix": "x"}, "suffix"),
+    ({"echo": True, "logprobs": 1}, "echo"),
+    ({"stop": ""}, "stop"),
+    ({"stream_options": {"include_usage": True}}, "stream_options"),
+    ({"speed": 3}, "speed"),
 ]
 
 

@@ -90,6 +90,10 @@ def picture(data: str = "AAAA") -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("fields", "param", "said"),
     [
+        ({"query": ""}, "query", "query"),
+        ({"query": "a", "max_num_results": 51}, "max_num_results", "max_num_results"),
+        ({"query": "a", "rewrite_query": True}, "rewrite_query", "rewrite_query must be false"),
+        ({"query": "a", "filters": {"type": "and", "filters": []}}, "filters", "send at least 1"),
         ({"query": [picture()]}, "query", "no model of this vector store reads pictures"),
         (
             {"query": [{"type": "image_url", "image_url": {"url": "http://a/b.png"}}]},
@@ -121,6 +125,26 @@ def test_queries_are_checked(
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, param), error
     assert said in error["message"]
+
+
+STATIC = {"max_chunk_size_tokens": 100, "chunk_overlap_tokens": 51}
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"expires_after": {"anchor": "last_active_at", "days": 3}}, "expires_after is not supported"),
+        (
+            {"file_ids": ["file-1"], "chunking_strategy": {"type": "static", "static": STATIC}},
+            "not exceed half",
+        ),
+    ],
+)
+def test_stores_are_checked(down: TestClient, tmp_path: Path, fields: dict[str, Any], said: str) -> None:
+    (tmp_path / "later").mkdir()
+    answer = down.post("/v1/vector_stores", json=fields)
+    assert answer.status_code == 400
+    assert said in answer.json()["error"]["message"]
 
 
 class Painter:

@@ -10,11 +10,13 @@ from email.message import EmailMessage
 from pathlib import Path
 
 import pytest
+from pypdf import PdfWriter
 
 from retrieval.extraction import NoText, extract, extracted
 from retrieval.formats import from_html
 from retrieval.kinds import drawn, is_picture, kind_of
 from retrieval.letters import Unreadable, read
+from tests.fakes.documents import pdf
 
 WORDS = "The kitchen was painted green last summer."
 GERMAN = "Das Café liegt an der Straße; die Küche öffnet um neun Uhr.\n"
@@ -193,23 +195,12 @@ def test_a_media_type_stands_for_a_name(tmp_path: Path) -> None:
     assert extract(path, "feed", "application/xml").text == "<p>one<p>two"
 
 
-def pdf(change: Callable[[bytes], bytes] = lambda data: data, words: bytes = WORDS.encode()) -> bytes:
-    stream = b"BT /F1 12 Tf 20 100 Td (" + words + b") Tj ET"
-    objects = [
-        b"<</Type/Catalog/Pages 2 0 R>>",
-        b"<</Type/Pages/Kids[3 0 R]/Count 1>>",
-        b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 400 200]/Contents 4 0 R/Resources<</Font<</F1 5 0 R>>>>>>",
-        b"<</Length %d>>stream\n%s\nendstream" % (len(stream), stream),
-        b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>",
-    ]
-    body = b"%PDF-1.4\n"
-    places = []
-    for number, one in enumerate(objects, 1):
-        places.append(len(body))
-        body += b"%d 0 obj%sendobj\n" % (number, one)
-    rows = b"".join(b"%010d 00000 n \n" % place for place in places)
-    end = b"xref\n0 6\n0000000000 65535 f \n%strailer<</Size 6/Root 1 0 R>>\nstartxref\n%d\n%%%%EOF"
-    return change(body + end % (rows, len(body)))
+def locked_pdf() -> bytes:
+    """A PDF with a password."""
+    writer, out = PdfWriter(io.BytesIO(pdf("secret"))), io.BytesIO()
+    writer.encrypt("a password", algorithm="RC4-128")
+    writer.write(out)
+    return out.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -224,7 +215,7 @@ def pdf(change: Callable[[bytes], bytes] = lambda data: data, words: bytes = WOR
 )
 def test_a_damaged_pdf_is_repaired_as_viewers_do(tmp_path: Path, change: Callable[[bytes], bytes]) -> None:
     path = tmp_path / "file"
-    path.write_bytes(pdf(change))
+    path.write_bytes(change(pdf(WORDS)))
     assert extract(path, "a.pdf").text.strip() == WORDS
 
 
@@ -237,7 +228,9 @@ def test_a_damaged_pdf_is_repaired_as_viewers_do(tmp_path: Path, change: Callabl
         ("a.docx", b"PK\x03\x04broken", "invalid_file", "cannot be read as DOCX"),
         ("a.xlsx", archive({"xl/workbook.xml": "<x"}), "invalid_file", "cannot be read as XLSX"),
         ("a.pdf", b"%PDF-1.4\n", "invalid_file", "the PDF cannot be read"),
-        ("a.pdf", pdf(words=b""), "invalid_file", "pages that are pictures need OCR"),
+        ("a.pdf", locked_pdf(), "invalid_file", "encrypted"),
+        ("a.pdf", pdf(""), "invalid_file", "pages that are pictures need OCR"),
+        ("a.txt", b"  \n ", "invalid_file", "no text"),
         ("a.html", b"<script>x</script>", "invalid_file", "has no text"),
         ("a.txt", bytes(range(128, 256)) * 30 + bytes(4000), "invalid_file", "convert it to UTF-8"),
     ],
