@@ -17,11 +17,7 @@ import pytest
 from serving.errors import ABORTED, EngineError
 from serving.triton.calls import BlsClient, Held, drained, engine_id
 from serving.triton.watch import Watch
-
-
-class Tensor(SimpleNamespace):
-    def __init__(self, name: str, array: Any) -> None:
-        super().__init__(name=lambda: name, as_numpy=lambda: array)
+from tests.fakes.triton_python import Tensor
 
 
 class Response(SimpleNamespace):

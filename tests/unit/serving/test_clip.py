@@ -32,6 +32,7 @@ from serving.vision import decoding, embedding, preprocessing
 from serving.vision.decoding import decoded
 
 from ...fakes.pictures import broken, noise, png, saved
+from ...fakes.triton_python import UTILS, request
 
 pytestmark = pytest.mark.slow  # imports torch and transformers, exports
 MINI = ROOT / "miniatures" / "clip"
@@ -373,23 +374,20 @@ def test_the_facade_reads_both_inputs() -> None:
 
 
 def asked(pixels: Any) -> Any:
-    tensor = SimpleNamespace(name=lambda: "pixel_values", as_numpy=lambda: np.array(pixels, np.float32))
-    return SimpleNamespace(inputs=lambda: [tensor])
+    return request(pixel_values=np.array(pixels, np.float32))
 
 
 def test_raw_pixels_are_checked() -> None:
     """A bad request among others is refused alone."""
-    from .test_embedding import UTILS
-
     encoder: Any = SimpleNamespace(encode=lambda pixels: sums(pixels)[:, :1])
     endpoint = PictureEncoderEndpoint(encoder, 2, UTILS)
     good = np.ones((2, 3, 2, 2))
     answers = endpoint.execute(
         [asked(good), asked(np.ones((1, 3, 2, 4))), asked(good * np.nan), asked(good[:1] * 5)]
     )
-    assert [answers[n].tensors[0].array.tolist() for n in (0, 3)] == [[[1], [1]], [[5]]]
-    assert "it must be [3, 2, 2]" in answers[1].error.t
-    assert "finite" in answers[2].error.t
+    assert [answers[n].arrays["embedding"].tolist() for n in (0, 3)] == [[[1], [1]], [[5]]]
+    assert "it must be [3, 2, 2]" in answers[1].error.message
+    assert "finite" in answers[2].error.message
 
 
 def test_large_pictures_one_at_a_time() -> None:

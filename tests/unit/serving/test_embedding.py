@@ -27,6 +27,7 @@ from serving.engine.openvino.encoder import OpenVinoEncoder
 from serving.engine.torch.encoder import TorchEncoder
 from serving.errors import BadRequest
 from serving.text.embedding import EmbeddingModel, around, padded
+from tests.fakes.triton_python import UTILS, request
 
 pytestmark = pytest.mark.slow  # imports torch and transformers
 
@@ -178,25 +179,8 @@ def test_groups_hold_every_row_once(lengths: list[int]) -> None:
         assert all(lengths[row] >= PADDING * longest for row in group[small:])
 
 
-class Response(SimpleNamespace):
-    """Triton's, as far as it is looked at."""
-
-
-UTILS: Any = SimpleNamespace(
-    Tensor=lambda name, array: SimpleNamespace(name=name, array=array),
-    TritonError=type(
-        "TritonError", (), {"INVALID_ARG": 3, "__init__": lambda self, text, code: vars(self).update(t=text)}
-    ),
-    InferenceResponse=lambda tensors=(), error=None: Response(tensors=tensors, error=error),
-)
-
-
 def asked(**arrays: Any) -> Any:
-    tensors = [
-        SimpleNamespace(name=lambda name=name: name, as_numpy=lambda a=value: np.array(a, np.int32))
-        for name, value in arrays.items()
-    ]
-    return SimpleNamespace(inputs=lambda: tensors)
+    return request(**{name: np.array(array, np.int32) for name, array in arrays.items()})
 
 
 class Counting:
@@ -222,7 +206,7 @@ def test_requests_are_computed_together_and_answered_apart() -> None:
             asked(input_ids=[[9]], attention_mask=[[1]]),
         ]
     )
-    assert [answer.tensors[0].array.tolist() for answer in (answers[0], answers[5])] == [[[3], [12]], [[9]]]
-    sentences = [answer.error.t for answer in answers[1:5]]
+    assert [answers[n].arrays["embedding"].tolist() for n in (0, 5)] == [[[3], [12]], [[9]]]
+    sentences = [answer.error.message for answer in answers[1:5]]
     assert [text.split()[1] for text in sentences] == ["attention_mask", "attention_mask", "input_ids", "a"]
     assert all(text.startswith("INVALID_ARG: ") for text in sentences)

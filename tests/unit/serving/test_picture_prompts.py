@@ -28,6 +28,7 @@ from serving.text.model import TextModel
 from serving.text.processing import preprocess
 from serving.triton.rows import refuse_table
 from serving.vision.questions import pictures_of
+from tests.fakes.triton_python import UTILS, request
 
 MEAN, DEVIATION = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 VOCABULARY, ROWS, SIZE, WIDTH = 2001, 3, 32, 4
@@ -329,33 +330,6 @@ def test_pixels_equal_transformers(kind: str, size: tuple[int, int]) -> None:
     np.testing.assert_allclose(ours[0, 0].astype(np.float32), theirs, atol=1.1e-3)
 
 
-class Answer:
-    """Triton's response."""
-
-    def __init__(self, tensors: Any = (), error: Any = None) -> None:
-        self.arrays, self.error = {one.name: one.array for one in tensors}, error
-
-
-class Made:
-    """Triton's error, and its tensor."""
-
-    INVALID_ARG = 3
-
-    def __init__(self, name: Any, array: Any = None) -> None:
-        self.name, self.array = name, array
-
-
-UTILS: Any = SimpleNamespace(Tensor=Made, TritonError=Made, InferenceResponse=Answer)
-
-
-def triton(names: tuple[str, ...] = (), **arrays: NDArray[Any]) -> Any:
-    tensors = [
-        SimpleNamespace(name=lambda name=name: name, as_numpy=lambda array=array: array)
-        for name, array in arrays.items()
-    ]
-    return SimpleNamespace(inputs=lambda: tensors, requested_output_names=lambda: names)
-
-
 def test_the_encoder_keeps_requests_apart() -> None:
     """Several requests with several pictures in one call; what is wrong with one is its own answer."""
     counted: list[int] = []
@@ -370,10 +344,10 @@ def test_the_encoder_keeps_requests_apart() -> None:
     second = np.full((2, 1, 3, 4, 4), 3.0, np.float16)
     answers = endpoint.execute(
         [
-            triton(IMAGE=first),
-            triton(pixel_values=np.zeros((1, 1, 3, 5, 4), np.float16)),
-            triton(pixel_values=second),
-            triton(),
+            request(IMAGE=first),
+            request(pixel_values=np.zeros((1, 1, 3, 5, 4), np.float16)),
+            request(pixel_values=second),
+            request(),
         ]
     )
     table = answers[0].arrays["OUT_PROMPT_EMBEDDING_TABLE"]
@@ -382,24 +356,17 @@ def test_the_encoder_keeps_requests_apart() -> None:
     assert answers[0].arrays["OUT_PROMPT_VOCAB_SIZE"].tolist() == [[12]]
     assert answers[2].arrays["OUT_PROMPT_EMBEDDING_TABLE"].shape == (2, 6, 2)
     assert answers[2].arrays["OUT_PROMPT_EMBEDDING_TABLE"].dtype == np.float16
-    assert "this model takes [rows, pictures, 3, 4, 4]" in str(answers[1].error.name)
-    assert "either IMAGE or pixel_values" in str(answers[3].error.name)
+    assert "this model takes [rows, pictures, 3, 4, 4]" in answers[1].error.message
+    assert "either IMAGE or pixel_values" in answers[3].error.message
     assert counted == [4]
 
 
 def test_preprocessing_gives_pixels_and_ids(model: TextModel) -> None:
     """The Triton model by itself, for ensembles of others."""
     names = ("INPUT_ID", "PIXEL_VALUES", "REQUEST_INPUT_LEN")
-    (answer,) = preprocessing(model, UTILS).execute(
-        [
-            triton(
-                names,
-                QUERY=objects([b"what?"]),
-                REQUEST_OUTPUT_LEN=np.array([[4]], np.int32),
-                IMAGE_URL=objects([url(picture())]),
-            )
-        ]
-    )
+    given = {"QUERY": objects([b"what?"]), "REQUEST_OUTPUT_LEN": np.array([[4]], np.int32)}
+    asking = request(names, **given, IMAGE_URL=objects([url(picture())]))
+    (answer,) = preprocessing(model, UTILS).execute([asking])
     assert answer.error is None
     assert answer.arrays["PIXEL_VALUES"].shape == (1, 1, 3, SIZE, SIZE)
     assert (answer.arrays["INPUT_ID"] >= VOCABULARY).sum() == ROWS

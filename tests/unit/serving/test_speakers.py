@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from serving.engine.encoding import SegmentationEndpoint, VoiceEndpoint
 from serving.engine.openvino.encoder import OpenVinoEncoder
 from serving.engine.torch.encoder import TorchEncoder
 from speech.speakers.tuning import FRAMES, WINDOW
+from tests.fakes.triton_python import UTILS, request
 
 pytestmark = pytest.mark.slow  # imports torch
 
@@ -132,42 +132,17 @@ class Sums:
         return found
 
 
-class Utils:
-    """What an endpoint asks of Triton's module."""
-
-    class TritonError(SimpleNamespace):
-        INVALID_ARG = 3
-
-        def __init__(self, message: str, code: int) -> None:
-            super().__init__(message=message, code=code)
-
-    @staticmethod
-    def InferenceResponse(tensors: Any = None, error: Any = None) -> Any:  # noqa: N802
-        return SimpleNamespace(tensors=tensors, error=error)
-
-    @staticmethod
-    def Tensor(name: str, array: Any) -> Any:  # noqa: N802
-        return SimpleNamespace(name=name, array=array)
-
-
-def request(wav: NDArray[np.float32]) -> Any:
-    tensor = SimpleNamespace(name=lambda: "WAV", as_numpy=lambda: wav, is_cpu=lambda: True)
-    return SimpleNamespace(inputs=lambda: [tensor])
-
-
 def test_voices_of_one_length_are_computed_together() -> None:
     encoder = Sums()
-    endpoint: Any = VoiceEndpoint(encoder, Utils)  # type: ignore[arg-type]
+    endpoint: Any = VoiceEndpoint(encoder, UTILS)  # type: ignore[arg-type]
     sounds = [
         np.full((rows, length), value, np.float32)
         for rows, length, value in ((2, 16_000, 1e-3), (1, 32_000, 2e-3), (20, 16_000, 3e-3))
     ]
-    answers = endpoint.execute([request(wav) for wav in sounds])
+    answers = endpoint.execute([request(WAV=wav) for wav in sounds])
     for wav, answer in zip(sounds, answers, strict=True):
-        (tensor,) = answer.tensors
-        assert tensor.array[:, :2] == pytest.approx(
-            np.array([[row.sum(), len(row)] for row in wav]), rel=1e-4
-        )
+        (vectors,) = answer.arrays.values()
+        assert vectors[:, :2] == pytest.approx(np.array([[row.sum(), len(row)] for row in wav]), rel=1e-4)
     assert sorted(encoder.calls) == [(1, 32_000), (6, 16_000), (16, 16_000)]
 
 
@@ -183,6 +158,6 @@ def test_voices_of_one_length_are_computed_together() -> None:
 )
 def test_what_is_refused(kind: Any, wav: NDArray[np.float32], said: str) -> None:
     good = np.zeros((1, WINDOW), np.float32)
-    bad, fine = kind(Sums(), Utils).execute([request(wav), request(good)])
+    bad, fine = kind(Sums(), UTILS).execute([request(WAV=wav), request(WAV=good)])
     assert said in bad.error.message
     assert fine.error is None

@@ -21,16 +21,13 @@ from serving.text.model import TextModel
 from serving.text.tokens import TextTokenizer
 from serving.triton.unary import UnaryFace
 from serving.triton.watch import Watch
+from tests.fakes.triton_python import Tensor, request
 
 from ..conftest import ROOT
 
 FINAL = 1
+WORDS, TWO = np.array([[b"On"]], object), np.array([[2]], np.int32)
 RESULT = {"output_ids": np.ones((1, 1, 2), np.int32), "sequence_length": np.array([[2]], np.int32)}
-
-
-class Tensor(SimpleNamespace):
-    def __init__(self, name: str, array: Any) -> None:
-        super().__init__(name=lambda: name, as_numpy=lambda: array)
 
 
 class Utils:
@@ -108,16 +105,9 @@ def test_rows_of_a_request_are_answered_at_once() -> None:
     face.calls.engine = engine
     answers: list[Any] = []
     face.calls.answer = lambda sender, arrays, wanted: answers.append(arrays["TRANSCRIPTS"].ravel().tolist())
-    texts = Tensor("TEXT_PREFIX", np.array([[b"a"], [b"b"], [b"c"]], object))
-    request = SimpleNamespace(
-        inputs=lambda: [texts],
-        request_id=lambda: "x",
-        requested_output_names=lambda: [],
-        parameters=lambda: "{}",
-    )
-    face.answer(request, Sender())
+    face.answer(request(TEXT_PREFIX=np.array([[b"a"], [b"b"], [b"c"]], object)), Sender())
     assert answers == [[b"a", b"b", b"c"]]
-    assert sorted(names) == ["x", "x-row1", "x-row2"]
+    assert sorted(names) == ["a", "a-row1", "a-row2"]
 
 
 @pytest.mark.parametrize("make", [unary, text, speech])
@@ -125,20 +115,8 @@ def test_a_caller_is_watched_until_its_answer_is_sent(make: Callable[[Utils], An
     """A look each 1 ms: some before the answer, none from its final response on."""
     face = make(Utils())
     face.watch = Watch(period=0.001)
-    inputs = [
-        Tensor("text_input", np.array([[b"On"]], object)),
-        Tensor("max_tokens", np.array([[2]], np.int32)),
-        Tensor("input_ids", np.ones((1, 3), np.int32)),
-        Tensor("request_output_len", np.array([[2]], np.int32)),
-    ]
-    request = SimpleNamespace(
-        inputs=lambda: inputs,
-        request_id=lambda: "a",
-        requested_output_names=lambda: list(RESULT),
-        parameters=lambda: "{}",
-    )
-    sender = Sender()
-    face.answer(request, sender)
+    sender, ids = Sender(), {"input_ids": np.ones((1, 3), np.int32), "request_output_len": TWO}
+    face.answer(request(list(RESULT), text_input=WORDS, max_tokens=TWO, **ids), sender)
     assert sender.final
     assert sender.asked[False] > 0
     assert sender.asked[True] == 0
@@ -157,18 +135,10 @@ def test_nobody_asks_the_engine_for_a_client_who_left() -> None:
 
     face.calls.engine = engine
     face.calls.answer = lambda sender, arrays, wanted: answers.append(arrays)
-    request = SimpleNamespace(
-        inputs=lambda: [
-            Tensor("text_input", np.array([[b"On"]], object)),
-            Tensor("max_tokens", np.array([[2]], np.int32)),
-        ],
-        request_id=lambda: "a",
-        requested_output_names=lambda: ["text_output"],
-        parameters=lambda: "{}",
-    )
+    asking = request(["text_output"], text_input=WORDS, max_tokens=TWO)
     gone = SimpleNamespace(is_cancelled=lambda: True)
     with pytest.raises(EngineError, match="the client left") as error:
-        face.answer(request, gone)
+        face.answer(asking, gone)
     assert (error.value.kind, asked, answers) == ("UNAVAILABLE", [], [])
-    face.answer(request, Sender())
+    face.answer(asking, Sender())
     assert (asked, len(answers)) == (["a"], 1)
