@@ -68,27 +68,9 @@ VARIABLES = {
 }
 
 
-def compose(
-    *arguments: str, seconds: float = 600, check: bool = True, **variables: str
+def run(
+    *command: str, seconds: float, check: bool = True, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Plain `docker compose`, as a user types it."""
-    environment = {**os.environ, **variables}
-    done = subprocess.run(
-        ["docker", "compose", *arguments],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        check=False,
-    )
-    assert done.returncode == 0 or not check, done.stdout[-2000:] + done.stderr[-4000:]
-    return done
-
-
-def conch(module: str, *arguments: str, seconds: float = 600, **variables: str) -> str:
-    """`python -m ops.compose …` or `ops.airgap …`, what the Makefile runs."""
-    command = [sys.executable, "-m", f"ops.{module}", *arguments]
     done = subprocess.run(
         command,
         cwd=ROOT,
@@ -98,8 +80,20 @@ def conch(module: str, *arguments: str, seconds: float = 600, **variables: str) 
         timeout=seconds,
         check=False,
     )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    return done.stdout
+    assert done.returncode == 0 or not check, done.stdout[-2000:] + done.stderr[-4000:]
+    return done
+
+
+def compose(
+    *arguments: str, seconds: float = 600, check: bool = True, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Plain `docker compose`, as a user types it."""
+    return run("docker", "compose", *arguments, seconds=seconds, check=check, **variables)
+
+
+def conch(module: str, *arguments: str, seconds: float = 600, **variables: str) -> str:
+    """`python -m ops.compose …` or `ops.airgap …`, what the Makefile runs."""
+    return run(sys.executable, "-m", f"ops.{module}", *arguments, seconds=seconds, **variables).stdout
 
 
 def build_base(tag: str, dockerfile: str, *arguments: str) -> str:
@@ -135,14 +129,9 @@ def started(variables: dict[str, str], base: str = "") -> Iterator[Stack]:
             built = {**variables, f"{variables['TARGET'].upper()}_BASE": base}
             compose("build", "-q", "triton-0", "builder", seconds=900, **built)
         compose("up", "--wait", "--no-build", **variables)
-        yield listening(int(variables["PORT"]))
+        yield Stack.at(int(variables["PORT"]))
     finally:
         compose("down", "-v", **variables)
-
-
-def listening(port: int) -> Stack:
-    """The same listeners as in process mode."""
-    return Stack.at(port)
 
 
 @dataclass(frozen=True)
@@ -215,27 +204,11 @@ def _make_images() -> None:
         )
         if not any(WHEELS.glob("torch-*")):
             # Where the package index has a CPU build of torch, the image gets the same one.
-            subprocess.run(
-                [
-                    sys.executable,
-                    "-m",
-                    "pip",
-                    "download",
-                    "-q",
-                    "--no-deps",
-                    "-d",
-                    str(WHEELS),
-                    "torch==2.13.0",
-                ],
-                check=True,
-            )
+            pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps"]
+            subprocess.run([*pip, "-d", str(WHEELS), "torch==2.13.0"], check=True)
         stand_ins.result()
-        list(
-            pool.map(
-                lambda services: compose("build", "-q", *services),
-                (["builder"], ["triton-0", "triton-1"], ["gateway"]),
-            )
-        )
+        groups = (["builder"], ["triton-0", "triton-1"], ["gateway"])
+        list(pool.map(lambda services: compose("build", "-q", *services), groups))
 
 
 @pytest.fixture(scope="session")
@@ -260,7 +233,7 @@ def docker_cleanup() -> list[str]:
 
 @pytest.fixture(scope="session")
 def stack(docker_services: object) -> Stack:
-    return listening(PORT)
+    return Stack.at(PORT)
 
 
 def wait_ready(stack: Stack, seconds: float) -> float:

@@ -39,16 +39,8 @@ Services = dict[str, dict[str, Any]]
 
 def config(files: list[str], profile: str, **variables: str) -> dict[str, Any]:
     """`docker compose config` as JSON, untouched by the environment and .env of the test's user."""
-    command = [
-        "docker",
-        "compose",
-        "--env-file",
-        "/dev/null",
-        *(part for file in files for part in ("-f", file)),
-        "config",
-        "--format",
-        "json",
-    ]
+    named = [part for file in files for part in ("-f", file)]
+    command = ["docker", "compose", "--env-file", "/dev/null", *named, "config", "--format", "json"]
     required = REQUIRED.get(files[-1], {})
     environment = {"PATH": os.environ["PATH"], "COMPOSE_PROFILES": profile, **required, **variables}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
