@@ -130,11 +130,8 @@ def test_choice(fields: dict[str, Any], sampling: dict[str, Any]) -> None:
 
 def test_beams_are_one_question() -> None:
     (question,) = questions(form(n=2, best_of=4), ["a"], 5, None, beams=4)
-    assert (question.fields["beam_width"], question.fields["num_return_sequences"], question.sequences) == (
-        4,
-        2,
-        2,
-    )
+    asked = question.fields
+    assert (asked["beam_width"], asked["num_return_sequences"], question.sequences) == (4, 2, 2)
     assert "temperature" not in question.fields
 
 
@@ -182,21 +179,9 @@ def test_a_whole_answer(door: Door) -> None:
 
 def test_null_is_left_out(door: Door) -> None:
     """OpenAI's clients send it for defaults."""
-    fields = (
-        "n",
-        "stream",
-        "echo",
-        "max_tokens",
-        "presence_penalty",
-        "frequency_penalty",
-        "logprobs",
-        "stop",
-        "suffix",
-        "best_of",
-        "temperature",
-        "seed",
-    )
-    assert post(door, **dict.fromkeys(fields)).status_code == 200
+    penalties = ("presence_penalty", "frequency_penalty")
+    fields = ("n", "stream", "echo", "max_tokens", "logprobs", "stop", "suffix", "best_of", *penalties)
+    assert post(door, **dict.fromkeys((*fields, "temperature", "seed"))).status_code == 200
     assert post(door, model=None).json()["error"]["message"] == "model is missing; send it"
 
 
@@ -381,15 +366,8 @@ def chat(door: Door, *messages: dict[str, Any], **fields: Any) -> Any:
 
 def test_a_chat(door: Door) -> None:
     """The template sees content, parts of it, and names."""
-    answer = chat(
-        door,
-        {
-            "role": "user",
-            "name": "Ann ",
-            "content": [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}],
-        },
-        n=2,
-    )
+    content = [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]
+    answer = chat(door, {"role": "user", "name": "Ann ", "content": content}, n=2)
     assert door[1].asked[0]["text_input"].item() == b"Ann a b"
     assert [choice["message"]["content"] for choice in answer.json()["choices"]] == ["one two"] * 2
     assert answer.json()["usage"]["prompt_tokens"] == 3
@@ -416,18 +394,8 @@ def test_an_answer_may_be_sent_back(door: Door) -> None:
         {**answer, "refusal": None, "tool_calls": None, "annotations": []},
         {"role": "user", "content": "x"},
     ]
-    assert (
-        chat(
-            door,
-            *history,
-            store=False,
-            metadata={"run": "1"},
-            service_tier="auto",
-            tools=[],
-            tool_choice="none",
-        ).status_code
-        == 200
-    )
+    plain = {"store": False, "metadata": {"run": "1"}, "service_tier": "auto"}
+    assert chat(door, *history, **plain, tools=[], tool_choice="none").status_code == 200
     assert chat(door, *history, tools=[{"type": "function"}]).json()["error"]["param"] == "tools"
     harmless = {
         "store": True,
@@ -465,11 +433,8 @@ def test_an_answer_may_be_sent_back(door: Door) -> None:
 )
 def test_a_bad_message_is_named(door: Door, message: dict[str, Any], says: str) -> None:
     answer = chat(door, message)
-    assert (answer.status_code, answer.json()["error"]["param"], answer.json()["error"]["message"]) == (
-        400,
-        "messages",
-        says,
-    )
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"], error["message"]) == (400, "messages", says)
 
 
 def test_a_model_without_template_has_no_chat(tmp_path: Path) -> None:

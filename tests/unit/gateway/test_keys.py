@@ -34,20 +34,13 @@ def test_a_key_opens(header: str) -> None:
 @pytest.mark.parametrize(
     "header",
     [
-        "",
-        "one",
-        "Bearer",
-        "Bearer ",
-        "Bearer on",
-        "Bearer onee",
-        "Basic one",
-        "bearer one",
-        "Bearer  one",
-        "Bearer one ",
-        "Bearer \u00fc",
+        *["", "one", "Bearer", "Bearer ", "Bearer on", "Bearer onee", "Basic one", "bearer one"],
+        *["Bearer  one", "Bearer one ", " Bearer one", "Bearer\tone", "Bearer one\t", "Bearer one\x0b"],
+        *["Bearer \u00fc", "Bearer \udcff", "Bearer \u00f6ne"],
     ],
 )
 def test_anything_else_does_not(header: str) -> None:
+    """Whatever bytes a header brings: it is refused, and nothing breaks."""
     assert not allowed((b"one", b"two"), header)
 
 
@@ -70,16 +63,3 @@ def test_process_mode_does_not_start_with_open_doors(
     monkeypatch.setenv(name, value)
     with pytest.raises(LocalError, match=says):
         access_policy()
-
-
-def test_keys_with_odd_characters_are_refused_not_broken() -> None:
-    """Whatever bytes a header brings."""
-    for authorization in (
-        "Bearer key\x0b",
-        "Bearer\tkey",
-        "Bearer key\t",
-        " Bearer key",
-        "Bearer \udcff",
-        "Bearer kéy",
-    ):
-        assert not allowed((b"key",), authorization)
