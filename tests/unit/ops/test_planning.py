@@ -71,10 +71,9 @@ def test_too_few_instances() -> None:
         plan(1, "mini-whisper", "random-base")
 
 
-def nginx_accepts(folder: Path, access: AccessPolicy, made: Deployment | None = None) -> str:
-    """Render everything for a plan, by default of two pools, and run nginx -t on it; pools.conf."""
-    (folder / "run").mkdir()
-    values = NginxValues(
+def values_in(folder: Path) -> NginxValues:
+    """Listeners of nobody, and no instance's own."""
+    return NginxValues(
         run=f"{folder}/run",
         listen="127.0.0.1",
         port=9001,
@@ -83,9 +82,13 @@ def nginx_accepts(folder: Path, access: AccessPolicy, made: Deployment | None = 
         internal=f"unix:{folder}/inner",
         metrics=f"unix:{folder}/metrics",
         max_body="1m",
-        instance_http=0 if made else 9010,
-        instance_grpc=0 if made else 9020,
     )
+
+
+def nginx_accepts(folder: Path, access: AccessPolicy, made: Deployment | None = None) -> str:
+    """Render everything for a plan, by default of two pools, and run nginx -t on it; pools.conf."""
+    (folder / "run").mkdir()
+    values = replace(values_in(folder), instance_http=0 if made else 9010, instance_grpc=0 if made else 9020)
     main = write_nginx(folder, values, access, made or plan(3, "mini-whisper", "random-base"))
     assert not any("${" in path.read_text() for path in folder.glob("*.conf"))
     done = subprocess.run(
@@ -219,16 +222,7 @@ def test_a_host_that_is_none() -> None:
 
 def test_the_inner_listener_asks_for_its_key(tmp_path: Path) -> None:
     """Where it is a port, which others could reach."""
-    values = NginxValues(
-        run=str(tmp_path),
-        listen="127.0.0.1",
-        port=1,
-        kserve=2,
-        grpc=3,
-        internal="127.0.0.1:4",
-        metrics="127.0.0.1:5",
-        max_body="1m",
-    )
+    values = replace(values_in(tmp_path), internal="127.0.0.1:4")
     for key in ("", "abc"):
         write_nginx(tmp_path, values, OPEN, replace(plan(1, "mini-whisper"), inner_key=key))
         assert (

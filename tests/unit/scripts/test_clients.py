@@ -84,29 +84,14 @@ def test_sends_what_was_asked(double: Recorder, url: str, recording: Path) -> No
     """Options arrive as OpenAI's form fields, the key as a bearer token, the file with its name; what was not
     asked for is not sent.
     """
-    options = [
-        "--model",
-        "m",
-        "--language",
-        "es",
-        "--prompt",
-        "Señor López",
-        "--translate",
-        "--format",
-        "srt",
-        "--api-key",
-        "secret",
-    ]
+    asked = {"model": "m", "language": "es", "prompt": "Señor López"}
+    options = [part for name, value in asked.items() for part in (f"--{name}", value)]
+    options += ["--translate", "--format", "srt", "--api-key", "secret"]
     assert transcribe.main([str(recording), "--url", url + "/v1/", *options]) == 0
     path, headers, body = double.asked[0]
     assert path == "/v1/audio/translations"
     assert headers["Authorization"] == "Bearer secret"
-    for name, value in (
-        ("model", "m"),
-        ("language", "es"),
-        ("prompt", "Señor López"),
-        ("response_format", "srt"),
-    ):
+    for name, value in {**asked, "response_format": "srt"}.items():
         assert f'name="{name}"\r\n\r\n{value}\r\n'.encode() in body
     assert b'filename="tone.wav"' in body
     assert recording.read_bytes() in body
@@ -368,18 +353,8 @@ def test_dataset_counts_failures(
     rows.insert(7, {"path": "broken.wav", "text": "x"})
     (sounds / "m.jsonl").write_text("\n".join(map(json.dumps, rows)), "utf-8")
     report = tmp_path / "report"
-    options = [
-        "--url",
-        url,
-        "--language",
-        "en",
-        "--stream",
-        "--num-tasks",
-        "4",
-        "--compute-cer",
-        "--report",
-        str(report),
-    ]
+    options = ["--url", url, "--language", "en", "--stream", "--num-tasks", "4", "--compute-cer"]
+    options += ["--report", str(report)]
     assert dataset.main([str(sounds / "m.jsonl"), *options]) == 1
     out, err = capsys.readouterr()
     assert "utterances   20 answered, 1 failed" in out

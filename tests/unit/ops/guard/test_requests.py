@@ -196,17 +196,15 @@ def message(**tensors: Any) -> service_pb2.ModelInferRequest:
     return made
 
 
+def with_flag(name: str) -> Contract:
+    """Of a model that has one more input."""
+    flag = {"name": name, "data_type": "TYPE_BOOL", "dims": [1], "optional": True}
+    return Contract.parse({**CONFIG, "input": [*CONFIG["input"], flag]})
+
+
 def test_an_input_named_stream_is_an_input() -> None:
     """TensorRT-LLM's `stream` reaches a model that has it; elsewhere it is what other servers' clients say."""
-    streams = Contract.parse(
-        {
-            **CONFIG,
-            "input": [
-                *CONFIG["input"],
-                {"name": "stream", "data_type": "TYPE_BOOL", "dims": [1], "optional": True},
-            ],
-        }
-    )
+    streams = with_flag("stream")
     body = b'{"TEXT": "a", "stream": true}'
     assert orjson.loads(json_requests.generate(streams, body, named).body[0])["stream"] is True
     assert "stream" not in orjson.loads(json_requests.generate(M, body, named).body[0])
@@ -214,29 +212,13 @@ def test_an_input_named_stream_is_an_input() -> None:
 
 def test_what_stops_a_request_gets_no_id_of_its_own() -> None:
     """TensorRT-LLM's `stop` means the request of the same id; without one the engine says so."""
-    stops = Contract.parse(
-        {
-            **CONFIG,
-            "input": [
-                *CONFIG["input"],
-                {"name": "stop", "data_type": "TYPE_BOOL", "dims": [1], "optional": True},
-            ],
-        }
-    )
+    stops = with_flag("stop")
     stop = {"name": "stop", "datatype": "BOOL", "shape": [1, 1], "data": [True]}
     for given in ("", "x"):
-        assert (
-            json_requests.infer(
-                stops, json.dumps({"id": given, "inputs": [TEXT, stop]}).encode(), None, lambda _: "own"
-            ).id
-            == given
-        )
-        assert (
-            json_requests.generate(
-                stops, json.dumps({"id": given, "TEXT": "a", "stop": True}).encode(), lambda _: "own"
-            ).id
-            == given
-        )
+        inferred = json.dumps({"id": given, "inputs": [TEXT, stop]}).encode()
+        generated = json.dumps({"id": given, "TEXT": "a", "stop": True}).encode()
+        assert json_requests.infer(stops, inferred, None, lambda _: "own").id == given
+        assert json_requests.generate(stops, generated, lambda _: "own").id == given
 
 
 def test_grpc_contents_become_binary() -> None:

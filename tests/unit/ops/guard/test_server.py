@@ -47,19 +47,25 @@ def test_stubs_get_the_python_of_tensorrt_llm(
     assert environment["PATH"] == f"{first}{root}/usr/bin:{root}/usr/local/bin"
 
 
+def started(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, family: str, gpus: str
+) -> tuple[list[str], dict[str, str]]:
+    """A server's command and environment."""
+    monkeypatch.setattr(server, "growth", lambda shared: ["--grows"])
+    instance = Instance(0, "mini", family, str(folder), (), "", "", gpus)
+    addresses = TritonAddresses("", "", ("--listener",))
+    made = Server(instance, folder, addresses, Serving(), lambda name, status: None)
+    made.prefix = "p"
+    return made._command()
+
+
 @pytest.mark.parametrize("gpus", ["", "0", "0,1"])
 def test_shared_memory_grows_in_large_parts_beside_gpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: str
 ) -> None:
     """On a CPU few sounds are in flight, and each process would keep what it has taken."""
     monkeypatch.setattr(server, "find_tritonserver", lambda home, links: (["tritonserver"], {}))
-    monkeypatch.setattr(server, "growth", lambda shared: ["--grows"])
-    instance = Instance(0, "mini", "whisper", str(tmp_path), (), "", "", gpus)
-    made = Server(
-        instance, tmp_path, TritonAddresses("", "", ("--listener",)), Serving(), lambda name, status: None
-    )
-    made.prefix = "p"
-    command, _ = made._command()
+    command, _ = started(tmp_path, monkeypatch, "whisper", gpus)
     assert ("--grows" in command) == bool(gpus)
     assert command[:2] == ["tritonserver", f"--model-repository={tmp_path}/repository"]
     assert "--listener" in command
@@ -84,9 +90,5 @@ def test_large_memories_are_mapped_where_sounds_are_heard_on_a_cpu(
 ) -> None:
     """What an operator has set stays."""
     monkeypatch.setattr(server, "find_tritonserver", lambda home, links: (["tritonserver"], given))
-    monkeypatch.setattr(server, "growth", lambda shared: [])
-    instance = Instance(0, "mini", family, str(tmp_path), (), "", "", gpus)
-    made = Server(instance, tmp_path, TritonAddresses("", "", ()), Serving(), lambda name, status: None)
-    made.prefix = "p"
-    _, environment = made._command()
+    _, environment = started(tmp_path, monkeypatch, family, gpus)
     assert environment.get("MALLOC_MMAP_THRESHOLD_") == threshold
