@@ -229,21 +229,11 @@ def test_special_tokens_are_where_their_relatives_have_them() -> None:
     <mask> last. GPT-2: the last.
     """
     t5, bart, gpt2 = (tokenizer(model) for model in KINDS)
-    assert t5.convert_tokens_to_ids(["<pad>", "</s>", "<unk>", "<extra_id_0>", "<extra_id_99>"]) == [
-        0,
-        1,
-        2,
-        len(t5) - 1,
-        len(t5) - 100,
-    ]
+    names = ["<pad>", "</s>", "<unk>", "<extra_id_0>", "<extra_id_99>"]
+    assert t5.convert_tokens_to_ids(names) == [0, 1, 2, len(t5) - 1, len(t5) - 100]
     assert t5("The <extra_id_0> lamp")["input_ids"][-1] == 1
-    assert bart.convert_tokens_to_ids(["<s>", "<pad>", "</s>", "<unk>", "<mask>"]) == [
-        0,
-        1,
-        2,
-        3,
-        len(bart) - 1,
-    ]
+    names = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    assert bart.convert_tokens_to_ids(names) == [0, 1, 2, 3, len(bart) - 1]
     ids = bart("The <mask> lamp")["input_ids"]
     assert (ids[0], ids[-1], ids.count(len(bart) - 1)) == (0, 2, 1)
     assert ids == bart("The<mask> lamp")["input_ids"]

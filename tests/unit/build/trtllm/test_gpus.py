@@ -23,21 +23,10 @@ from .models import CATALOG
 pytestmark = pytest.mark.long
 
 
-def engines(places: Places, models: str, command: str = "engines") -> int:
+def engines(places: Places, models: str) -> int:
     """The builder's command line."""
-    return main(
-        [
-            command,
-            "--target",
-            "trtllm",
-            "--model-id",
-            models,
-            "--weights",
-            str(places.weights),
-            "--engines",
-            str(places.engines),
-        ]
-    )
+    where = ["--weights", str(places.weights), "--engines", str(places.engines)]
+    return main(["engines", "--target", "trtllm", "--model-id", models, *where])
 
 
 def test_each_model_is_built_on_its_instances_gpus(

@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,11 +75,22 @@ def test_the_impossible_is_refused_first(
     assert not places.engines.exists()
 
 
-def test_more_beams_than_the_engine_has(image: TrtLlmBuilderImage, places: Places) -> None:
-    """What is served is bounded by what is built; the catalog alone can say it."""
-    model = replace(CATALOG["mini-t5"], knobs={"served_beam_width": 4})
-    with pytest.raises(CatalogError, match="served_beam_width=4 is more than MAX_BEAM_WIDTH=1"):
-        build(model, "trtllm", places, note=lambda _: None)
+@pytest.mark.parametrize(
+    ("knobs", "sentence"),
+    [
+        ({"served_beam_width": 4}, "served_beam_width=4 is more than MAX_BEAM_WIDTH=1"),
+        (
+            {"batch_scheduler_policy": "fifo"},
+            "family t5 takes: guaranteed_no_evict, max_utilization",
+        ),
+    ],
+)
+def test_what_the_catalog_alone_can_say(
+    knobs: dict[str, Any], sentence: str, image: TrtLlmBuilderImage, places: Places
+) -> None:
+    """Beams are bounded by what is built, values by what the backend knows."""
+    with pytest.raises(CatalogError, match=sentence):
+        build(replace(CATALOG["mini-t5"], knobs=knobs), "trtllm", places, note=lambda _: None)
     assert not places.weights.exists()
 
 
@@ -189,9 +201,3 @@ def test_settings_of_the_engine_model(tmp_path: Path) -> None:
     assert made.dynamic_batching.max_queue_delay_microseconds == 100
     names = ("batch_scheduler_policy", *left)
     assert [parameter(made, name) for name in names] == ["max_utilization", "top_k_top_p", "true", "5"]
-
-
-def test_values_that_the_backend_does_not_know() -> None:
-    wrong = replace(CATALOG["mini-t5"], knobs={"batch_scheduler_policy": "fifo"})
-    with pytest.raises(CatalogError, match="family t5 takes: guaranteed_no_evict, max_utilization"):
-        load_recipe(wrong, "trtllm")
