@@ -20,7 +20,9 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from tests.ports import first_port
-from tests.stack.conftest import RECORDINGS, ROOT, Stack, certificate, portable, started
+from tests.stack.conftest import RECORDINGS, ROOT, Stack, certificate, portable, recordings, started
+
+__all__ = ["recordings"]  # a fixture of the stack tests
 
 PORT, TLS_PORT = first_port("console"), first_port("console-tls")
 KEY, ADMIN = "a-user-key", "an-admin-key"
@@ -157,12 +159,6 @@ def opened(browser: Browser, stack: Stack) -> Iterator[Opener]:
     for context in contexts:
         context.close()
     assert not [said for said in found if not said.startswith(QUIET) and ALLOWED not in said]
-
-
-@pytest.fixture(scope="session")
-def recordings() -> dict[str, dict[str, Any]]:
-    """The bundled recordings by name."""
-    return {row["name"]: row for row in json.loads((RECORDINGS / "recordings.json").read_text("utf-8"))}
 
 
 def screenshot(page: Page, name: str) -> None:

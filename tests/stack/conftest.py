@@ -72,11 +72,14 @@ class Stack:
         return (self.home / "logs" / f"{name}.log").read_text("utf-8", "replace")
 
 
-def portable(home: Path, port: int, models: str, instances: int) -> dict[str, str]:
-    """The environment of a stack with engines for CPUs, or for the target that CONCH_TARGET names: then the
-    bundles are built first.
+def portable(
+    home: Path, port: int, models: str, instances: int, *, target: str = "", build: bool = False
+) -> dict[str, str]:
+    """The environment of a stack with engines for CPUs, or for `target` or the one that CONCH_TARGET names:
+    then the bundles are built first, and with `build` in any case.
     """
-    if (target := os.environ.get("CONCH_TARGET", "openvino")) != "openvino":
+    target = target or os.environ.get("CONCH_TARGET", "openvino")
+    if build or target != "openvino":
         command = [sys.executable, "-m", "build", "engines", "--target", target, "--model-id", models]
         subprocess.run(command, cwd=ROOT, check=True)
     return {
@@ -161,10 +164,8 @@ def text_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 @pytest.fixture(scope="session")
 def retrieval_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A model for texts with real weights, one for pictures, two gateways, both databases embedded."""
-    build = [sys.executable, "-m", "build", "engines", "--target", "openvino", "--model-id", RETRIEVAL_MODELS]
-    subprocess.run(build, cwd=ROOT, check=True)
     home = tmp_path_factory.mktemp("retrieval")
-    with started(portable(home, RETRIEVAL_PORT, RETRIEVAL_MODELS, 2)) as found:
+    with started(portable(home, RETRIEVAL_PORT, RETRIEVAL_MODELS, 2, build=True)) as found:
         yield found
 
 

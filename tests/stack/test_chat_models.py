@@ -7,8 +7,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,7 +19,7 @@ from pydantic import BaseModel, ConfigDict
 from tests.ports import first_port
 
 from .blocks import Block, those_of
-from .conftest import ROOT, Stack, portable, started
+from .conftest import Stack, portable, started
 
 MODEL = "smollm2-135m-instruct-q4"
 REQUESTS = int(os.environ.get("CHAT_REQUESTS", "24"))
@@ -94,10 +92,8 @@ ADD = {
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    command = [sys.executable, "-m", "build", "engines", "--target", "openvino", "--model-id", MODEL]
-    subprocess.run(command, cwd=ROOT, check=True)
     home = tmp_path_factory.mktemp("chat")
-    with started(portable(home, first_port("chat-models"), MODEL, 1)) as found:
+    with started(portable(home, first_port("chat-models"), MODEL, 1, build=True)) as found:
         yield found
 
 

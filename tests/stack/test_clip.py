@@ -5,8 +5,6 @@ client, compared with transformers on the same weights.
 from __future__ import annotations
 
 import base64
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -37,9 +35,7 @@ CLOSE = 0.9999 if FULL else 0.999
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Two instances, and one of a model that writes."""
     models = f"{MODEL},mini-gpt2"
-    build = [sys.executable, "-m", "build", "engines", "--target", "openvino", "--model-id", models]
-    subprocess.run(build, cwd=ROOT, check=True)
-    with started(portable(tmp_path_factory.mktemp("clip"), PORT, models, 3)) as found:
+    with started(portable(tmp_path_factory.mktemp("clip"), PORT, models, 3, build=True)) as found:
         yield found
 
 
@@ -169,10 +165,8 @@ def test_all_four_models_answer_kserve_clients(
 
 def test_the_torch_engine(tmp_path: Path, exhibits: list[Exhibit], peer: PicturePeer) -> None:
     """One instance of TARGET=torch: the same vectors, pictures and texts in one request."""
-    build = [sys.executable, "-m", "build", "engines", "--target", "torch", "--model-id", MODEL]
-    subprocess.run(build, cwd=ROOT, check=True)
     few = exhibits[:40]
-    with started(portable(tmp_path, TORCH_PORT, MODEL, 1) | {"TARGET": "torch"}, tidy=False) as stack:
+    with started(portable(tmp_path, TORCH_PORT, MODEL, 1, target="torch"), tidy=False) as stack:
         client = stack.openai()
         mixed = [part(saved(one.picture, "PNG")) for one in few] + [one.caption for one in few]
         found = embedded(client, mixed)

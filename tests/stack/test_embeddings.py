@@ -7,8 +7,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pydoc_data.topics import topics
@@ -53,9 +51,7 @@ def texts() -> list[str]:
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Two instances."""
-    build = [sys.executable, "-m", "build", "engines", "--target", "openvino", "--model-id", MODEL]
-    subprocess.run(build, cwd=ROOT, check=True)
-    with started(portable(tmp_path_factory.mktemp("embeddings"), PORT, MODEL, 2)) as found:
+    with started(portable(tmp_path_factory.mktemp("embeddings"), PORT, MODEL, 2, build=True)) as found:
         yield found
 
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 import base64
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -52,10 +50,8 @@ LONGEST = 40
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Two instances of mini-llava, one of mini-blip2, and one of a model that reads text alone."""
     models = f"{MODEL},mini-gpt2,{OTHER}"
-    if "CONCH_TARGET" not in os.environ:
-        build = [sys.executable, "-m", "build", "engines", "--target", "openvino", "--model-id", models]
-        subprocess.run(build, cwd=ROOT, check=True)
-    with started(portable(tmp_path_factory.mktemp("pictures"), PORT, models, 4), tidy=False) as found:
+    home = tmp_path_factory.mktemp("pictures")
+    with started(portable(home, PORT, models, 4, build=True), tidy=False) as found:
         yield found
 
 

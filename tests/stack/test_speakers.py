@@ -8,8 +8,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -40,10 +38,8 @@ LETTERS = {"Emma": "A", "Adam": "B", "Sarah": "C"}
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    models = "tiny.en,speakers"
-    command = [sys.executable, "-m", "build", "engines", "--target", "openvino", "--model-id", models]
-    subprocess.run(command, cwd=ROOT, check=True)
-    with started(portable(tmp_path_factory.mktemp("speakers"), first_port("speakers"), models, 2)) as found:
+    home, port = tmp_path_factory.mktemp("speakers"), first_port("speakers")
+    with started(portable(home, port, "tiny.en,speakers", 2, build=True)) as found:
         yield found
 
 

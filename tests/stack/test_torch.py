@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import httpx
@@ -11,7 +9,7 @@ import pytest
 
 from tests.ports import first_port
 
-from .conftest import RECORDINGS, ROOT, Stack, portable, started
+from .conftest import RECORDINGS, Stack, portable, started
 from .test_text import openings
 
 MODELS = "mini-whisper,mini-gpt2"
@@ -21,10 +19,8 @@ DEMO = (RECORDINGS / "demo.flac").read_bytes()
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    command = [sys.executable, "-m", "build", "engines", "--target", "torch", "--model-id", MODELS]
-    subprocess.run(command, cwd=ROOT, check=True)
     home = tmp_path_factory.mktemp("torch")
-    with started(portable(home, PORT, MODELS, 2) | {"TARGET": "torch"}, tidy=False) as stack:
+    with started(portable(home, PORT, MODELS, 2, target="torch"), tidy=False) as stack:
         yield stack
 
 

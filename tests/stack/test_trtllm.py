@@ -185,24 +185,6 @@ def test_completions_over_pairs(pairs: Stack) -> None:
     assert "".join(pieces) == whole.json()["choices"][0]["text"] == words(pairs, text)
 
 
-def _ask_engine(stack: Stack, **extra: Any) -> httpx.Response:
-    """The engine's unary face, by KServe: four ids for the encoder, three to come."""
-    rows = {"input_ids": [5, 6, 7, 1], "input_lengths": [4], "request_output_len": [3]}
-    inputs = [
-        {"name": name, "datatype": "INT32", "shape": [1, len(row)], "data": row} for name, row in rows.items()
-    ]
-    return httpx.post(
-        f"{stack.kserve}/v2/models/tensorrt_llm/infer", json={"inputs": inputs, **extra}, timeout=60
-    )
-
-
-def test_requests_that_name_one_output(pairs: Stack) -> None:
-    """The backend insists on two more; the client gets what it named."""
-    answer = _ask_engine(pairs, outputs=[{"name": "sequence_length"}])
-    assert answer.status_code == 200, answer.text
-    assert [row["name"] for row in answer.json()["outputs"]] == ["sequence_length"]
-
-
 def _infer(
     stack: Stack, model: str, inputs: dict[str, tuple[str, list[list[Any]]]], **extra: Any
 ) -> httpx.Response:
@@ -211,6 +193,20 @@ def _infer(
         for name, (kind, data) in inputs.items()
     ]
     return httpx.post(f"{stack.kserve}/v2/models/{model}/infer", json={"inputs": rows, **extra}, timeout=60)
+
+
+IDS: dict[str, tuple[str, list[list[Any]]]] = {
+    "input_ids": ("INT32", [[5, 6, 7, 1]]),
+    "input_lengths": ("INT32", [[4]]),
+    "request_output_len": ("INT32", [[3]]),
+}
+
+
+def test_requests_that_name_one_output(pairs: Stack) -> None:
+    """The backend insists on two more; the client gets what it named."""
+    answer = _infer(pairs, "tensorrt_llm", IDS, outputs=[{"name": "sequence_length"}])
+    assert answer.status_code == 200, answer.text
+    assert [row["name"] for row in answer.json()["outputs"]] == ["sequence_length"]
 
 
 @pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls"])
@@ -273,13 +269,7 @@ def test_tensorrt_llms_refusals_are_400s(
     pairs: Stack, inputs: dict[str, tuple[str, list[list[Any]]]], says: str
 ) -> None:
     """In its own words, without its backtrace; in ours where it would answer nonsense or say nothing."""
-    given = {
-        "input_ids": ("INT32", [[5, 6, 7, 1]]),
-        "input_lengths": ("INT32", [[4]]),
-        "request_output_len": ("INT32", [[3]]),
-        **inputs,
-    }
-    answer = _infer(pairs, "tensorrt_llm", given)
+    answer = _infer(pairs, "tensorrt_llm", {**IDS, **inputs})
     assert answer.status_code == 400, answer.text
     assert says in answer.json()["error"]
     assert "jenkins" not in answer.text
