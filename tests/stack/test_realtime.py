@@ -106,6 +106,10 @@ async def test_a_client_may_commit_itself(stack: Stack, recordings: dict[str, An
         assert done.usage.seconds == pytest.approx(65, abs=2)
 
 
+def changed(**audio_input: Any) -> dict[str, Any]:
+    return {"type": "session.update", "session": {"audio": {"input": audio_input}}}
+
+
 BAD = [
     ("no json", "type"),
     ({"type": "response.create"}, "type"),
@@ -117,21 +121,9 @@ BAD = [
     ({"type": ["x"]}, "type"),
     ({"type": "session.update"}, "session"),
     ({"type": "session.update", "session": {"type": "realtime"}}, "session.type"),
-    (
-        {"type": "session.update", "session": {"audio": {"input": {"format": {"type": "audio/opus"}}}}},
-        "session.audio.input.format",
-    ),
-    (
-        {"type": "session.update", "session": {"audio": {"input": {"transcription": {"model": "nothing"}}}}},
-        "session.audio.input.transcription.model",
-    ),
-    (
-        {
-            "type": "session.update",
-            "session": {"audio": {"input": {"transcription": {"language": "klingon"}}}},
-        },
-        "session.audio.input.transcription.language",
-    ),
+    (changed(format={"type": "audio/opus"}), "session.audio.input.format"),
+    (changed(transcription={"model": "nothing"}), "session.audio.input.transcription.model"),
+    (changed(transcription={"language": "klingon"}), "session.audio.input.transcription.language"),
     ({"type": "session.update", "session": {"audio": {"output": {}}}}, "session.audio.output"),
     ("[" * 100_000, "type"),
     ('{"type": "\\ud800"}', "type"),
@@ -158,22 +150,14 @@ async def test_bad_events_are_named_and_the_session_lives(stack: Stack) -> None:
             {"turn_detection": None, "format": {"rate": 16000}},
             {"turn_detection": {}, "format": {"rate": 24000}},
         ):
-            await socket.send(json.dumps({"type": "session.update", "session": {"audio": {"input": update}}}))
+            await socket.send(json.dumps(changed(**update)))
             assert json.loads(await socket.recv())["type"] == "session.updated"
             if update["turn_detection"] is None:
-                await socket.send(
-                    json.dumps(
-                        {
-                            "type": "input_audio_buffer.append",
-                            "audio": base64.b64encode(bytes(32000)).decode(),
-                        }
-                    )
-                )
+                silence = base64.b64encode(bytes(32000)).decode()
+                await socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": silence}))
                 await socket.send(json.dumps({"type": "input_audio_buffer.commit"}))
-                assert [json.loads(await socket.recv())["type"] for _ in range(2)] == [
-                    "input_audio_buffer.committed",
-                    DONE,
-                ], "silence has no words"
+                kinds = [json.loads(await socket.recv())["type"] for _ in range(2)]
+                assert kinds == ["input_audio_buffer.committed", DONE], "silence has no words"
         for piece in pieces("order.wav", 24000):
             await socket.send(json.dumps({"type": "input_audio_buffer.append", "audio": piece}))
         while (answer := json.loads(await socket.recv()))["type"] != DONE:
