@@ -196,7 +196,7 @@ def test_base_is_compose() -> None:
     assert differences(compose(), objects("base")) == []
 
 
-# Changes of compose.yaml by what they are told as: here and in deploy/swarm, and here alone.
+# Changes of compose.yaml by the difference that they make: for Swarm as well, and for Kubernetes alone.
 CHANGES_OF_BOTH: dict[str, Callable[[Object], Any]] = {
     "gateway: CONCH_REQUEST_SECONDS": lambda s: s["gateway"]["environment"].update(CONCH_REQUEST_SECONDS="9"),
     "builder: HF_HOME": lambda s: s["builder"]["environment"].pop("HF_HOME"),

@@ -306,8 +306,8 @@ def test_figures_are_those_of_the_requests(text_stack: Stack, prometheus: Promet
     body = {"model": "mini-gpt2", "prompt": "the", "max_tokens": 7, "min_tokens": 7, "temperature": 0}
     usage = httpx.post(f"{text_stack.url}/v1/completions", json=body, timeout=60).json()["usage"]
     sound = (RECORDINGS / "order.wav").read_bytes()
-    heard = text_stack.transcribe(sound, model="mini-whisper", response_format="verbose_json")
-    seconds = float(heard.json()["duration"])
+    answer = text_stack.transcribe(sound, model="mini-whisper", response_format="verbose_json")
+    seconds = float(answer.json()["duration"])
 
     def counted() -> bool:
         more = {name: value - before[name] for name, value in figures().items()}

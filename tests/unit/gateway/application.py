@@ -1,5 +1,5 @@
-"""The gateway's application in a test: over a deployment of given pools, with a Triton that says what it is
-told to.
+"""The gateway's application in a test: over a deployment of given pools, with a Triton whose answers the test
+sets.
 """
 
 from __future__ import annotations

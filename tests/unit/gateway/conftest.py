@@ -13,7 +13,7 @@ log_json_lines()
 
 @pytest.fixture
 def door(opened: Door) -> Door:
-    """The file's application, with a fake that has forgotten everything."""
+    """The file's application, whose fake has been reset."""
     opened[1].__dict__ = FakeTriton().__dict__
     opened[0].app_state["services"].generations.inside.clear()
     return opened

@@ -43,7 +43,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
 
 
 @pytest.fixture(autouse=True)
-def thoughtful(door: Door) -> None:
+def answers_begin_with_reasoning(door: Door) -> None:
     door[1].words = THOUGHT
 
 

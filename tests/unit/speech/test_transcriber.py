@@ -34,11 +34,11 @@ def segment(start: float, end: float, text: str) -> Segment:
 
 
 LOOP = "one two " * 60
-Said = tuple[str, float, bool]
+Answer = tuple[str, float, bool]
 
 
-def number(seconds: float, *_: Any) -> Said:
-    """Each window says how long it is."""
+def number(seconds: float, *_: Any) -> Answer:
+    """The length of the window."""
     return f"{seconds:.0f}.", -0.1, False
 
 
@@ -50,7 +50,7 @@ class Facade:
     `reaches`: the share of a window after which its one segment ends. `words`: times of a window's words.
     """
 
-    says: Callable[[float, float, str], Said] = number
+    says: Callable[[float, float, str], Answer] = number
     no_speech: float = 0.0
     reaches: Callable[[float], float] = lambda seconds: 1.0
     words: tuple[tuple[float, float], ...] = ()
@@ -166,7 +166,7 @@ def test_unlikely_words_in_silence_are_no_words() -> None:
 
 
 @pytest.mark.parametrize("bad", [(LOOP, -0.1, False), ("cut off", -0.1, True)], ids=["loop", "truncated"])
-def test_a_window_that_loops_is_split(bad: Said) -> None:
+def test_a_window_that_loops_is_split(bad: Answer) -> None:
     """Loops and answers at the token limit are asked again in halves, whose words are put together
     in order.
     """
@@ -255,7 +255,7 @@ def test_doubtful_words_are_no_context() -> None:
     (openai/whisper's reset).
     """
 
-    def says(seconds: float, temperature: float, _: str) -> Said:
+    def says(seconds: float, temperature: float, _: str) -> Answer:
         doubt = ("doubt", -2.0 if temperature < 0.7 else -0.5, False)
         return doubt if seconds == 6 else number(seconds)
 
@@ -312,12 +312,12 @@ def test_a_window_that_goes_on_ends_where_its_text_does() -> None:
 
 
 @pytest.mark.parametrize("wrong", [(LOOP, -0.1, True), ("Wrong.", -2.0, False)], ids=["loop", "unlikely"])
-def test_text_that_makes_the_next_go_wrong_is_forgotten(wrong: Said) -> None:
+def test_text_that_makes_the_next_go_wrong_is_forgotten(wrong: Answer) -> None:
     """Words that loop or are unlikely with the text before them are asked for without it, before anything
     else; what follows starts a new context.
     """
 
-    def says(seconds: float, _: float, prompt: str) -> Said:
+    def says(seconds: float, _: float, prompt: str) -> Answer:
         return wrong if seconds == 6 and "startofprev" in prompt else number(seconds)
 
     facade = Facade(says)
@@ -338,7 +338,7 @@ def test_a_text_after_another_is_compared_with_one_that_stands_alone(alone: floa
     own prompt is no reason to ask twice, and both know it.
     """
 
-    def says(seconds: float, _: float, prompt: str) -> Said:
+    def says(seconds: float, _: float, prompt: str) -> Answer:
         knows = seconds == 5 or "5." in prompt
         return (f"{seconds:.0f}.", -0.4, False) if knows else ("New.", alone, False)
 
@@ -355,7 +355,7 @@ def test_a_text_after_another_is_compared_with_one_that_stands_alone(alone: floa
 def test_of_two_texts_one_that_loops_is_not_taken() -> None:
     """However likely it is; and what comes next knows nothing of the text that spoilt it."""
 
-    def says(seconds: float, _: float, prompt: str) -> Said:
+    def says(seconds: float, _: float, prompt: str) -> Answer:
         spoilt = seconds == 6 and "5." in prompt
         return (LOOP, -0.05, True) if spoilt else (f"{seconds:.0f}.", -0.3, False)
 
@@ -373,7 +373,7 @@ def test_of_two_texts_one_that_loops_is_not_taken() -> None:
 def test_a_failure_of_one_of_two_ends_both() -> None:
     """No request is left in the pool."""
 
-    def says(seconds: float, _: float, prompt: str) -> Said:
+    def says(seconds: float, _: float, prompt: str) -> Answer:
         if seconds == 6 and "5." in prompt:
             raise ApiError(503, "away")
         return number(seconds)
