@@ -160,7 +160,7 @@ def _order(rng: np.random.Generator, count: int) -> Iterator[int]:
 
 
 def converse(
-    weights: Path, manner: Manner, voices: Sequence[str], said: Sequence[str], seed: int
+    weights: Path, manner: Manner, voices: Sequence[str], texts: Sequence[str], seed: int
 ) -> Conversation:
     """Make a conversation of `manner.speakers` voices from utterances that `speak` has made."""
     rng = np.random.default_rng(seed)
@@ -169,13 +169,13 @@ def converse(
     total = int(manner.minutes * 60 * RATE)
     wave, turns, at, order = np.zeros(total + 30 * RATE, np.float32), [], RATE // 2, _order(rng, len(names))
 
-    def put(who: int, text: str, start: int, gain: float = 1.0) -> int:
-        sound = np.load(place(weights, names[who], text)).astype(np.float32)
-        wave[start : start + len(sound)] += sound * np.float32(levels[who] * gain)
+    def put(speaker: int, text: str, start: int, gain: float = 1.0) -> int:
+        sound = np.load(place(weights, names[speaker], text)).astype(np.float32)
+        wave[start : start + len(sound)] += sound * np.float32(levels[speaker] * gain)
         begin = start / RATE
         turns.append(
             SpokenTurn(
-                names[who],
+                names[speaker],
                 text,
                 begin,
                 begin + len(sound) / RATE,
@@ -185,13 +185,13 @@ def converse(
         return start + len(sound)
 
     while at < total - 12 * RATE:
-        who, began = next(order), at
+        speaker, began = next(order), at
         for _ in range(int(rng.choice([1, 1, 2, 3]))):
-            at = put(who, str(rng.choice(said)), at) + int(rng.uniform(0.1, 0.7) * RATE)
+            at = put(speaker, str(rng.choice(texts)), at) + int(rng.uniform(0.1, 0.7) * RATE)
             if at >= total - 8 * RATE:
                 break
         if len(names) > 1 and at - began > 5 * RATE and rng.random() < 0.35:
-            other = int(rng.choice([i for i in range(len(names)) if i != who]))
+            other = int(rng.choice([i for i in range(len(names)) if i != speaker]))
             put(other, str(rng.choice(BACK_CHANNELS)), int(rng.uniform(began + RATE, at - 2 * RATE)), 0.7)
         early = len(names) > 1 and rng.random() < manner.overlap
         at += int((-rng.uniform(0.6, 2.0) if early else rng.gamma(2.0, 0.25)) * RATE)

@@ -83,9 +83,9 @@ async def _batches(sound: NDArray[np.float32]) -> AsyncIterator[list[Chunk]]:
 def ours(voices: InProcessVoices, sound: Floats) -> tuple[Diarization, Found]:
     """Diarize samples [n] with Conch."""
     began = time.monotonic()
-    who = asyncio.run(diarize(voices, _batches(sound), Count()))
-    turns = [(turn.start, turn.end, str(turn.speaker)) for turn in who.turns]
-    return who, Found(turns, time.monotonic() - began)
+    diarization = asyncio.run(diarize(voices, _batches(sound), Count()))
+    turns = [(turn.start, turn.end, str(turn.speaker)) for turn in diarization.turns]
+    return diarization, Found(turns, time.monotonic() - began)
 
 
 def save_wav(path: Path | io.BytesIO, sound: Floats) -> None:
@@ -152,7 +152,7 @@ def judge(weights: Path, bundle: Path, output: Path, manners: Sequence[Manner], 
         conversation = conversations.converse(weights, manner, speakers, said[:24], seed)
         path = output / f"{conversation.name}.wav"
         save_wav(path, conversation.wave)
-        who, found = ours(voices, conversation.wave)
+        diarization, found = ours(voices, conversation.wave)
         known = (
             json.loads(path.with_suffix(".json").read_text("utf-8"))
             if path.with_suffix(".json").exists()
@@ -167,7 +167,7 @@ def judge(weights: Path, bundle: Path, output: Path, manners: Sequence[Manner], 
         path.with_suffix(".json").write_text(json.dumps(row), "utf-8")
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(
-            f"{conversation.name}: {len(conversation.speakers)} speakers, {len(who.voices)} found, "
+            f"{conversation.name}: {len(conversation.speakers)} speakers, {len(diarization.voices)} found, "
             f"{found.seconds / row['seconds']:.4f} of its length, {memory:.0f} MB at most",
             flush=True,
         )

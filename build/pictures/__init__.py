@@ -17,7 +17,7 @@ from conch.bundle import PictureFacts, PicturePrompt
 
 Config = Mapping[str, Any]
 BICUBIC = 3  # Pillow's number
-# What CLIP and those who came after it were published with.
+# What CLIP and its successors were published with.
 MEAN, DEVIATION = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 STRETCHED = ("do_resize", "do_rescale", "do_normalize")
 CROPPED = (*STRETCHED, "do_center_crop")

@@ -86,9 +86,9 @@ class Diarizer:
         """
         return await diarize(self.model, self._batches(path, track), self.wanted.count)
 
-    def label(self, transcript: Transcript, who: Diarization) -> Transcript:
+    def label(self, transcript: Transcript, diarization: Diarization) -> Transcript:
         """Return the transcript with speakers."""
-        return labelled(transcript, who, labels(who.voices, self.wanted.names, self.known))
+        return labelled(transcript, diarization, labels(diarization.voices, self.wanted.names, self.known))
 
     async def _batches(self, path: Path, track: int | None) -> AsyncIterator[list[Chunk]]:
         blocks = media.blocks(path, max_seconds=self.seconds, time_limit=self.decoding, track=track)

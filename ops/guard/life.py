@@ -1,4 +1,4 @@
-"""One run of a tritonserver, as those who start it and those who send to it see it."""
+"""One run of a tritonserver, as its supervisor and its clients see it."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from .strategies import Single
 from .tracing import Spans
 
 MEASURE_SECONDS = 0.1  # between two looks at how full the batch is
-LOOK_SECONDS = 0.02  # between two looks at who was stopped or has left
+LOOK_SECONDS = 0.02  # between two checks for requests that were stopped or whose clients have left
 ALONE = 8  # times as many ids of prompts are read at once where no text waits for them
 
 

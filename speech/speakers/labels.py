@@ -45,34 +45,34 @@ def labels(voices: Floats, names: Sequence[str], references: Floats) -> tuple[st
     return tuple(known.get(speaker) or next(free) for speaker in range(len(voices)))
 
 
-def labelled(transcript: Transcript, who: Diarization, names: Sequence[str]) -> Transcript:
+def labelled(transcript: Transcript, diarization: Diarization, names: Sequence[str]) -> Transcript:
     """Return a transcript with the speaker of each word and segment; segments are split where the speaker
     changes. Words without any turns have one speaker.
     """
     names = names or [next(letters())]
-    words = [_word(word, who, names) for word in transcript.words]
+    words = [_word(word, diarization, names) for word in transcript.words]
     segments: list[Segment] = []
     first = 0
     for segment in transcript.segments:
-        begins, first = _said(segment, words, first)
+        begins, first = _words_of(segment, words, first)
         if begins:
             _settle(segment.text, begins, words)
             segments += _parts(segment, begins, words)
         else:
-            segments.append(_whole(segment, who, names))
+            segments.append(_whole(segment, diarization, names))
     return replace(transcript, words=tuple(words), segments=tuple(segments))
 
 
-def _word(word: Word, who: Diarization, names: Sequence[str]) -> Word:
+def _word(word: Word, diarization: Diarization, names: Sequence[str]) -> Word:
     times = word.start, word.end
-    return replace(word, speaker=names[who.speaker_of(*times)], overlap=who.overlaps(*times))
+    return replace(word, speaker=names[diarization.speaker_of(*times)], overlap=diarization.overlaps(*times))
 
 
-def _whole(segment: Segment, who: Diarization, names: Sequence[str]) -> Segment:
-    return replace(segment, speaker=names[who.speaker_of(segment.start, segment.end)])
+def _whole(segment: Segment, diarization: Diarization, names: Sequence[str]) -> Segment:
+    return replace(segment, speaker=names[diarization.speaker_of(segment.start, segment.end)])
 
 
-def _said(segment: Segment, words: list[Word], first: int) -> tuple[Begins, int]:
+def _words_of(segment: Segment, words: list[Word], first: int) -> tuple[Begins, int]:
     """Return a segment's words from number `first` on, and the number of the next segment's first."""
     found: Begins = []
     at, number = 0, first

@@ -91,8 +91,8 @@ async def speech_in(model: VoiceModel, batch: list[Chunk]) -> list[SpeakerStretc
     voices = VoiceBatch()
     for window, score, speaks, activity in zip(batch, scores, chosen, activities, strict=True):
         clear, cuts = speaks & (speaks.sum(1, keepdims=True) == 1), pauses(score[:, 0])
-        for who in range(3):
-            _collect(voices, window, cuts, speaks[:, who], clear[:, who], activity[:, who])
+        for speaker in range(3):
+            _collect(voices, window, cuts, speaks[:, speaker], clear[:, speaker], activity[:, speaker])
     vectors = await embedded(model, voices.sounds)
     return [SpeakerStretch(*facts, vectors[place]) for facts, place in voices.speech]
 

@@ -36,8 +36,8 @@ class Diarization:
     turns: tuple[Turn, ...]
 
     def speaker_of(self, start: float, end: float) -> int:
-        """Return who speaks most between two times; where nobody does, the nearest turn's speaker; without
-        turns, the first speaker.
+        """Return the speaker who speaks most between two times; where nobody speaks, the nearest turn's
+        speaker; without turns, the first one.
         """
         first, last = frame_at(start), max(frame_at(end), frame_at(start) + 1)
         spoken = self.activity[first:last].sum(0)

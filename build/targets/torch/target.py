@@ -34,7 +34,7 @@ class Torch(Plain):
 
     def gpus(self, count: int, environment: Mapping[str, str]) -> list[str]:
         """See Target: instances beyond the number of GPUs share them in turn."""
-        if apart(environment):  # who plans may have no GPU
+        if apart(environment):  # the machine that plans may have no GPU
             return assigned(count, environment)
         found = len(gpus())
         if not found:

@@ -128,7 +128,7 @@ def swapped(pairs: Sequence[AnswerPair]) -> list[AnswerPair]:
 
 
 def blind(pairs: Sequence[AnswerPair]) -> float:
-    """The best share that who sees no picture can have: the commonest answer to each question's wording."""
+    """The best share without the picture: the commonest answer to each question's wording."""
     by_text: dict[str, Counter[str]] = {}
     for pair in pairs:
         by_text.setdefault(pair.question.text, Counter())[pair.question.answer] += 1

@@ -33,8 +33,8 @@ def plain(rng: Random) -> Scene:
     shape = rng.choice(["circle", "rectangle", "triangle"])
     colour = rng.choice([one for one in COLOURS if one != "white"])
     thing = Thing(shape, colour, 4, rng.uniform(12, 60))
-    said = f"{a(colour)} {shape}"
-    return Scene("plain", "white", said, said, (thing,))
+    description = f"{a(colour)} {shape}"
+    return Scene("plain", "white", description, description, (thing,))
 
 
 def draw_plain(one: Scene, rng: Random) -> Image.Image:

@@ -83,9 +83,9 @@ def _said(scene: Scene) -> str:
         ordered = sorted(scene.things, key=lambda one: one.cell)
         return " and ".join(f"{a(one.colour)} {one.shape} {WORLD['places'][one.cell]}" for one in ordered)
     if scene.kind == "relation" and (how := _related(scene)[1]) in TURNED:
-        first, second = scene.said.split(f" {how} ")
+        first, second = scene.description.split(f" {how} ")
         return f"{second} {TURNED[how]} {first}"
-    return scene.said
+    return scene.description
 
 
 def _present(scene: Scene, rng: Random) -> PictureQuestion | None:
@@ -166,8 +166,8 @@ def _relation(scene: Scene, rng: Random) -> PictureQuestion | None:
 
 def _related(scene: Scene) -> tuple[str, str, str]:
     """`a red star`, `left of`, `blue ring`, of what a scene of two related things says."""
-    how = next(one for one in WORLD["relations"] if f" {one} " in scene.said)
-    first, second = scene.said.split(f" {how} ")
+    how = next(one for one in WORLD["relations"] if f" {one} " in scene.description)
+    first, second = scene.description.split(f" {how} ")
     return first, how, second.split(" ", 1)[1]
 
 

@@ -82,11 +82,11 @@ def easy_vqa(peer: PicturePeer) -> dict[str, float]:
     paths = {
         number: path for number, path in get_test_image_paths().items() if _shown(seen.get(number, set()))
     }
-    said = [(colour, shape) for colour in sorted(EASY_COLOURS) for shape in sorted(EASY_SHAPES)]
+    pairs = [(colour, shape) for colour in sorted(EASY_COLOURS) for shape in sorted(EASY_SHAPES)]
     pictures = peer.pictures([Image.open(path).convert("RGB") for path in paths.values()])
-    best = (pictures @ peer.texts([f"{a(colour)} {shape}" for colour, shape in said]).T).argmax(1)
+    best = (pictures @ peer.texts([f"{a(colour)} {shape}" for colour, shape in pairs]).T).argmax(1)
     right = [
-        [set(said[at]) & EASY_COLOURS <= seen[number], set(said[at]) & EASY_SHAPES <= seen[number]]
+        [set(pairs[at]) & EASY_COLOURS <= seen[number], set(pairs[at]) & EASY_SHAPES <= seen[number]]
         for at, number in zip(best, paths, strict=True)
     ]
     colour, shape = np.array(right).T

@@ -30,13 +30,13 @@ class Thing:
 
 @dataclass(frozen=True)
 class Scene:
-    """What is drawn, from the back to the front, and its caption: `said` describes what can be seen,
+    """What is drawn, from the back to the front, and its caption: `description` describes what can be seen,
     `brief` with less.
     """
 
     kind: str
     ground: str
-    said: str
+    description: str
     brief: str
     things: tuple[Thing, ...] = ()
     text: str = ""
@@ -46,7 +46,7 @@ class Scene:
     @property
     def caption(self) -> str:
         """The plain one."""
-        return FORMS[0].format(self.said, self.ground)
+        return FORMS[0].format(self.description, self.ground)
 
     @property
     def held(self) -> bool:
@@ -57,7 +57,7 @@ class Scene:
         """A caption for training."""
         if rng.random() < BRIEF:
             return self.brief
-        return rng.choice(FORMS).format(self.said, self.ground)
+        return rng.choice(FORMS).format(self.description, self.ground)
 
 
 def _radius(rng: Random, size: str) -> float:
@@ -77,9 +77,9 @@ def one(rng: Random, ground: str) -> Scene:
     """A single thing, its size, its place."""
     shape, size, cell = rng.choice(WORLD["shapes"]), rng.choice(WORLD["sizes"]), rng.randrange(9)
     colour = _other(rng, [*COLOURS], ground)
-    said = f"a {size} {colour} {shape} {WORLD['places'][cell]}"
+    description = f"a {size} {colour} {shape} {WORLD['places'][cell]}"
     thing = Thing(shape, colour, cell, _radius(rng, size))
-    return Scene("one", ground, said, f"{a(colour)} {shape}", (thing,))
+    return Scene("one", ground, description, f"{a(colour)} {shape}", (thing,))
 
 
 def two(rng: Random, ground: str) -> Scene:
@@ -88,9 +88,11 @@ def two(rng: Random, ground: str) -> Scene:
     rng.shuffle(cells)
     drawn = [(rng.choice(WORLD["shapes"]), _other(rng, [*COLOURS], ground), cell) for cell in cells]
     things = tuple(Thing(*row, rng.uniform(20, 29)) for row in drawn)
-    said = " and ".join(f"{a(colour)} {shape} {WORLD['places'][cell]}" for shape, colour, cell in drawn)
+    description = " and ".join(
+        f"{a(colour)} {shape} {WORLD['places'][cell]}" for shape, colour, cell in drawn
+    )
     brief = " and ".join(f"{a(colour)} {shape}" for shape, colour, _ in drawn)
-    return Scene("two", ground, said, brief, things)
+    return Scene("two", ground, description, brief, things)
 
 
 def count(rng: Random, ground: str) -> Scene:
@@ -113,7 +115,7 @@ def relation(rng: Random, ground: str) -> Scene:
     second = "square" if inside and second not in ("circle", "square", "rectangle", "diamond") else second
     its = _other(rng, [*COLOURS], ground)
     own = _other(rng, [*COLOURS], ground, its)
-    said = f"{a(own)} {first} {how} {a(its)} {second}"
+    description = f"{a(own)} {first} {how} {a(its)} {second}"
     if inside:
         things = (Thing(second, its, 4, rng.uniform(75, 92)), Thing(first, own, 4, rng.uniform(20, 28)))
     else:
@@ -124,7 +126,7 @@ def relation(rng: Random, ground: str) -> Scene:
             Thing(first, own, here, rng.uniform(22, 31)),
             Thing(second, its, there, rng.uniform(22, 31)),
         )
-    return Scene("relation", ground, said, f"{a(own)} {first} and {a(its)} {second}", things)
+    return Scene("relation", ground, description, f"{a(own)} {first} and {a(its)} {second}", things)
 
 
 def number(rng: Random, ground: str) -> Scene:
@@ -140,8 +142,8 @@ def word(rng: Random, ground: str) -> Scene:
 def _written(rng: Random, ground: str, kind: str, text: str) -> Scene:
     colour, band = _other(rng, [*COLOURS], ground), rng.randrange(3)
     brief = f"the {kind} {text}"
-    said = f"{brief} in {colour} {WORLD['bands'][band]}"
-    return Scene(kind, ground, said, brief, text=text, colour=colour, band=band)
+    description = f"{brief} in {colour} {WORLD['bands'][band]}"
+    return Scene(kind, ground, description, brief, text=text, colour=colour, band=band)
 
 
 KINDS: dict[str, Callable[[Random, str], Scene]] = {

@@ -98,8 +98,8 @@ def asked(student: Student, task: Task, count: int) -> dict[str, float]:
 def prompts(count: int) -> list[str]:
     """The first words, two to half of them, of held-out sentences."""
     rng = random.Random(SEED)
-    said = [sentences(document(rng, True))[0].split(" ") for _ in range(count)]
-    return [" ".join(words[: rng.randint(2, max(2, len(words) // 2))]) for words in said]
+    starts = [sentences(document(rng, True))[0].split(" ") for _ in range(count)]
+    return [" ".join(words[: rng.randint(2, max(2, len(words) // 2))]) for words in starts]
 
 
 def grammatical(student: Student, count: int, **options: Any) -> float:

@@ -102,13 +102,13 @@ def restore_paragraph(rng: random.Random, held: bool) -> Pair:
     """A paragraph with gaps in some sentences, half of the time with its sentences in disorder."""
     paragraph = Draw(rng).paragraph(held=held)
     chosen = set(rng.sample(range(len(paragraph.sentences)), rng.randint(1, len(paragraph.sentences))))
-    said = [
+    sentences = [
         masked(rng, sentence) if i in chosen else sentence.text
         for i, sentence in enumerate(paragraph.sentences)
     ]
     if rng.random() < 0.5:
-        rng.shuffle(said)
-    return Pair(" ".join(said), paragraph.text)
+        rng.shuffle(sentences)
+    return Pair(" ".join(sentences), paragraph.text)
 
 
 def condense(rng: random.Random, held: bool) -> Pair:
@@ -160,8 +160,10 @@ def fill(rng: random.Random, held: bool) -> Pair:
     sentence = Draw(rng).sentence(held=held)
     words, gaps = sentence.text.split(" "), spans(rng, sentence)
     marks = [f"<extra_id_{i}>" for i in range(len(gaps) + 1)]
-    said = [f"{mark} {' '.join(words[gap.start : gap.stop])}" for mark, gap in zip(marks, gaps, strict=False)]
-    return Pair(" ".join(replace(words, gaps, marks[:-1])), " ".join([*said, marks[-1]]))
+    filled = [
+        f"{mark} {' '.join(words[gap.start : gap.stop])}" for mark, gap in zip(marks, gaps, strict=False)
+    ]
+    return Pair(" ".join(replace(words, gaps, marks[:-1])), " ".join([*filled, marks[-1]]))
 
 
 def document(rng: random.Random, held: bool) -> str:

@@ -155,11 +155,11 @@ class Draw:
             headline = fill(kind["headline"], values).text
             if held_out(headline) == held:
                 mentioned: set[str] = set()
-                said = [
+                sentences = [
                     fill(self.rng.choice(stage["say"]), values, mentioned)
                     for stage in self._stages(kind["stages"])
                 ]
-                return Paragraph(name, values, tuple(said), headline)
+                return Paragraph(name, values, tuple(sentences), headline)
 
     def _stages(self, stages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         free = [stage for stage in stages if not stage.get("must")]
