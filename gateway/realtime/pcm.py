@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import av
 import numpy as np
@@ -17,23 +17,15 @@ Floats = NDArray[np.float32]
 LONGEST = 30  # seconds in one piece
 
 
-def mu_law() -> NDArray[np.int16]:
-    """Return the sample of each of 256 bytes (ITU-T G.711, table 2)."""
-    code = ~np.arange(256, dtype=np.uint8)
-    size = ((((code & 15).astype(np.int32) << 3) + 132) << ((code >> 4) & 7)) - 132
-    return np.where(code & 128, -size, size).astype(np.int16)
+def _g711(codec: Literal["pcm_mulaw", "pcm_alaw"]) -> NDArray[np.int16]:
+    """Return the sample of each of 256 bytes, as FFmpeg's codec of this name decodes it."""
+    decoder = av.CodecContext.create(codec, "r")
+    decoder.layout, decoder.sample_rate = "mono", 8000
+    (frame,) = decoder.decode(av.Packet(bytes(range(256))))
+    return np.asarray(frame.to_ndarray()[0], np.int16)
 
 
-def a_law() -> NDArray[np.int16]:
-    """Return the sample of each of 256 bytes (ITU-T G.711, table 1)."""
-    code = np.arange(256, dtype=np.uint8) ^ 0x55
-    part = (code >> 4) & 7
-    size = ((code & 15).astype(np.int32) << 4) + np.where(part > 0, 264, 8)
-    size = size << np.maximum(part.astype(np.int32) - 1, 0)
-    return np.where(code & 128, size, -size).astype(np.int16)
-
-
-TABLES = {"audio/pcmu": mu_law(), "audio/pcma": a_law()}
+TABLES = {"audio/pcmu": _g711("pcm_mulaw"), "audio/pcma": _g711("pcm_alaw")}
 
 
 class SoundDecoder:
