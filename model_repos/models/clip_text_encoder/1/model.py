@@ -1,9 +1,7 @@
 """An encoder that maps token ids to vectors: serving.engine.encoding in Triton."""
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
@@ -12,13 +10,11 @@ sys.path.insert(0, str(BUNDLE))  # conch/ and serving/ lie next to the repositor
 
 from serving.engine import load_encoder
 from serving.engine.encoding import TextEncoderEndpoint
+from serving.python_model import PythonModel
 
 
-class TritonPythonModel:
+class TritonPythonModel(PythonModel):
     """See above."""
 
     def initialize(self, args: dict[str, str]) -> None:
         self.endpoint = TextEncoderEndpoint(load_encoder(BUNDLE, "text"), pb_utils)
-
-    def execute(self, requests: Sequence[Any]) -> list[Any]:
-        return self.endpoint.execute(requests)

@@ -1,9 +1,7 @@
 """Pictures to rows of a prompt-embedding table: serving.engine.encoding in Triton."""
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
@@ -13,14 +11,12 @@ sys.path.insert(0, str(BUNDLE))  # conch/ and serving/ lie next to the repositor
 from conch.bundle import ENGINE, PictureFacts
 from serving.engine import load_encoder
 from serving.engine.encoding import PromptTableEndpoint
+from serving.python_model import PythonModel
 
 
-class TritonPythonModel:
+class TritonPythonModel(PythonModel):
     """See above."""
 
     def initialize(self, args: dict[str, str]) -> None:
         size = PictureFacts.load(BUNDLE / ENGINE).size
         self.endpoint = PromptTableEndpoint(load_encoder(BUNDLE, "picture"), size, pb_utils)
-
-    def execute(self, requests: Sequence[Any]) -> list[Any]:
-        return self.endpoint.execute(requests)

@@ -1,9 +1,7 @@
 """The portable engine as a Triton model: serving.engine in Triton."""
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
@@ -13,16 +11,11 @@ sys.path.insert(0, str(BUNDLE))  # conch/ and serving/ lie next to the repositor
 from conch.bundle import ENGINE, load_parameters
 from serving.engine import load
 from serving.engine.endpoint import Endpoint
+from serving.python_model import ThreadedModel
 
 
-class TritonPythonModel:
+class TritonPythonModel(ThreadedModel):
     """See above."""
 
     def initialize(self, args: dict[str, str]) -> None:
         self.endpoint = Endpoint(load(BUNDLE), load_parameters(BUNDLE), pb_utils, BUNDLE / ENGINE)
-
-    def execute(self, requests: Sequence[Any]) -> None:
-        self.endpoint.execute(requests)
-
-    def finalize(self) -> None:
-        self.endpoint.close()

@@ -2,9 +2,7 @@
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
@@ -13,16 +11,11 @@ sys.path.insert(0, str(BUNDLE))  # conch/ and serving/ lie next to the repositor
 
 from serving.audio.endpoint import SpeechEndpoint
 from serving.audio.whisper import Whisper
+from serving.python_model import ThreadedModel
 
 
-class TritonPythonModel:
+class TritonPythonModel(ThreadedModel):
     """See above."""
 
     def initialize(self, args: dict[str, str]) -> None:
         self.endpoint = SpeechEndpoint(Whisper(BUNDLE), json.loads(args["model_config"]), pb_utils)
-
-    def execute(self, requests: Sequence[Any]) -> None:
-        self.endpoint.execute(requests)
-
-    def finalize(self) -> None:
-        self.endpoint.close()
