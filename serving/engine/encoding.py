@@ -186,14 +186,10 @@ class PictureEncoderEndpoint(EncoderEndpoint):
         return embed_pictures(self.encoder, rows)
 
 
-class PromptTableEndpoint(EncoderEndpoint):
+class PromptTableEndpoint(PictureEncoderEndpoint):
     """Serves `multimodal_encoders`: from float16 pixels [rows, pictures, 3, size, size], as `IMAGE` or
     `pixel_values`, to the rows of a prompt-embedding table for each row, its pictures one after another.
     """
-
-    def __init__(self, encoder: EncoderRuntime, size: int, utils: Utils) -> None:
-        super().__init__(encoder, utils)
-        self.size = size
 
     def rows(self, inputs: dict[str, NDArray[Any]]) -> Sequence[Pixels]:
         given = [name for name in ("IMAGE", "pixel_values") if name in inputs]
@@ -208,9 +204,6 @@ class PromptTableEndpoint(EncoderEndpoint):
         if not np.isfinite(pixels).all():
             raise BadRequest(f"{given[0]} must be finite numbers")
         return list(pixels.reshape(-1, *wanted).astype(np.float32))
-
-    def embed(self, rows: Sequence[Pixels]) -> NDArray[np.float32]:
-        return embed_pictures(self.encoder, rows)
 
     def outputs(self, found: NDArray[np.float32], inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         rows = next(len(inputs[name]) for name in ("IMAGE", "pixel_values") if name in inputs)

@@ -112,9 +112,7 @@ class Sampling:
         """Return how many of the last ids end the text and are removed from it: an end id, or a stop word."""
         if ids[-1] == self.end_id or ids[-1] in self.other_ends:
             return 1
-        if not self.stop_words:
-            return 0
-        return max((len(word) for word in self.stop_words if tuple(ids[-len(word) :]) == word), default=0)
+        return ending(ids, self.stop_words)
 
 
 @dataclass(frozen=True)
@@ -160,6 +158,11 @@ class Scores:
     def logits(self) -> Floats:
         """Return float32 [vocabulary]."""
         return self.whole()
+
+
+def ending(ids: Sequence[int], words: Sequence[tuple[int, ...]]) -> int:
+    """Return how many of the last ids are a stop word, the longest if several match; 0 if none does."""
+    return max((len(word) for word in words if tuple(ids[len(ids) - len(word) :]) == word), default=0)
 
 
 def begun(ids: Sequence[int], words: Sequence[tuple[int, ...]]) -> int:

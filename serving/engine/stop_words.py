@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .sampling import begun
+from .sampling import begun, ending
 
 Words = tuple[tuple[int, ...], ...]
 
@@ -31,11 +31,6 @@ def words_in(word_list: NDArray[np.int32]) -> Words:
     """
     ids, ends = word_list[0].tolist(), [int(end) for end in word_list[1] if end > 0]
     return tuple(tuple(ids[a:b]) for a, b in zip([0, *ends], ends, strict=False) if b > a)
-
-
-def ending(ids: Sequence[int], words: Words) -> int:
-    """Return how many of the last ids are a stop word, the longest if several match; 0 if none does."""
-    return max((len(word) for word in words if tuple(ids[len(ids) - len(word) :]) == word), default=0)
 
 
 def trimmed(tokens: NDArray[Any], lengths: NDArray[Any], words: Sequence[Words]) -> NDArray[np.int32]:
