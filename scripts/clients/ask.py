@@ -7,19 +7,18 @@ The answer goes to standard output, everything else to standard error. Exit stat
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 from collections.abc import Sequence
 from contextlib import aclosing
 from pathlib import Path
 
-from .cli_options import add_text_options, choose_model, connect_text, positive
+from .cli_options import add_text_options, choose_model, connect_text, exit_status, positive
 from .speech import RequestFailed
 from .text import TextOptions, data_url
 
 
-async def ask(arguments: argparse.Namespace) -> None:
-    """Send the question, and print the answer as it arrives.
+async def ask(arguments: argparse.Namespace) -> int:
+    """Send the question, print the answer as it arrives, and return 0.
 
     Raises:
         RequestFailed: there is none.
@@ -38,6 +37,7 @@ async def ask(arguments: argparse.Namespace) -> None:
     async with aclosing(connect_text(arguments)) as server:
         await server.complete(question, wanted, lambda piece: print(piece, end="", flush=True))
     print(flush=True)
+    return 0
 
 
 def options(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -56,14 +56,7 @@ def options(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Return exit status 0, or 1 without an answer."""
-    try:
-        asyncio.run(ask(options(argv)))
-    except RequestFailed as error:
-        print(f"conch: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    return exit_status(ask(options(argv)))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,17 @@
-"""Command-line options that clients share: the server, and what to request."""
+"""What the command lines of clients share: options of the server and of what to request, and exit status."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import sys
+from collections.abc import Coroutine
+from typing import Any
 
 import httpx
 
+from .manifests import BadManifest
 from .speech import Gateway, RequestFailed, Speech, base, complaint, trusted, unreachable
 from .text import Generate, OpenAi, Text
 from .triton import TritonClient
@@ -105,3 +109,14 @@ def connect_text(arguments: argparse.Namespace) -> Text:
     if arguments.triton:
         return Text(arguments.triton, Generate(arguments.facade), arguments.api_key, "--triton")
     return Text(arguments.url, OpenAi(), arguments.api_key)
+
+
+def exit_status(work: Coroutine[Any, Any, int]) -> int:
+    """Run a command and return its exit status: 1, with one sentence, if it failed, and 130 after Ctrl-C."""
+    try:
+        return asyncio.run(work)
+    except (BadManifest, RequestFailed, OSError) as error:
+        print(f"conch: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130

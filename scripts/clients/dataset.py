@@ -8,7 +8,6 @@ if a request failed.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 import time
 from collections.abc import Sequence
@@ -16,9 +15,9 @@ from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 
-from .cli_options import add_options, add_tasks, choose_model, connect
+from .cli_options import add_options, add_tasks, choose_model, connect, exit_status
 from .concurrency import at_once
-from .manifests import BadManifest, ManifestRow, read, seconds
+from .manifests import ManifestRow, read, seconds
 from .report import write
 from .scores import NORMALIZERS, Outcome, SpeechScores, score, table
 from .speech import RequestFailed, Speech, SpeechOptions
@@ -106,16 +105,9 @@ def options(argv: Sequence[str] | None) -> argparse.Namespace:
     return given
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Return exit status 0, or 1 if a request failed or the data set is unusable."""
-    arguments = options(argv)
-    try:
-        scores = asyncio.run(transcribe(arguments))
-    except (BadManifest, RequestFailed) as error:
-        print(f"conch: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+async def run(arguments: argparse.Namespace) -> int:
+    """Transcribe the data set, print and write its figures, and return 1 if a request failed."""
+    scores = await transcribe(arguments)
     print("\n".join(f"{name:<12} {value}" for name, value in table(scores)))
     for outcome in scores.failures:
         print(f"conch: {outcome.utterance.name}: {outcome.error}", file=sys.stderr)
@@ -123,6 +115,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         write(arguments.report, settings(arguments), scores)
         print(f"report       {arguments.report / 'report.html'}")
     return 1 if scores.failures else 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Return exit status 0, or 1 if a request failed or the data set is unusable."""
+    return exit_status(run(options(argv)))
 
 
 if __name__ == "__main__":

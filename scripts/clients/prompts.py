@@ -8,7 +8,6 @@ One object per line: `prompt` (or `text`, or `question`), optionally `reference`
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import sys
 import time
@@ -18,7 +17,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from .answers_page import page
-from .cli_options import add_tasks, add_text_options, choose_model, connect_text, positive
+from .cli_options import add_tasks, add_text_options, choose_model, connect_text, exit_status, positive
 from .concurrency import at_once
 from .manifests import BadManifest, objects
 from .speech import RequestFailed
@@ -86,7 +85,7 @@ async def one(server: Text, ask: TextOptions, question: Question) -> TextOutcome
     )
 
 
-async def run(arguments: argparse.Namespace) -> tuple[list[TextOutcome], Figures]:
+async def answered(arguments: argparse.Namespace) -> tuple[list[TextOutcome], Figures]:
     """Send the whole file."""
     questions = read(arguments.path)
     choose_model(arguments)
@@ -145,20 +144,13 @@ def options(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Return exit status 0, or 1 if a request failed or the file cannot be used."""
-    arguments = options(argv)
-    try:
-        outcomes, found = asyncio.run(run(arguments))
-        if arguments.output:
-            write(arguments.output, outcomes)
-        if arguments.report:
-            arguments.report.write_text(page(arguments.model, outcomes, found), "utf-8")
-    except (BadManifest, RequestFailed, OSError) as error:
-        print(f"conch: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+async def run(arguments: argparse.Namespace) -> int:
+    """Send the file, print and write the answers' figures, and return 1 if a request failed."""
+    outcomes, found = await answered(arguments)
+    if arguments.output:
+        write(arguments.output, outcomes)
+    if arguments.report:
+        arguments.report.write_text(page(arguments.model, outcomes, found), "utf-8")
     print(
         json.dumps(asdict(found))
         if arguments.json
@@ -168,6 +160,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if outcome.error:
             print(f"conch: {outcome.question.name}: {outcome.error}", file=sys.stderr)
     return 1 if found.failed else 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Return exit status 0, or 1 if a request failed or the file cannot be used."""
+    return exit_status(run(options(argv)))
 
 
 if __name__ == "__main__":

@@ -7,13 +7,12 @@ transcript.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 from collections.abc import Sequence
 from contextlib import aclosing
 from pathlib import Path
 
-from .cli_options import add_options, choose_model, connect
+from .cli_options import add_options, choose_model, connect, exit_status
 from .speech import RequestFailed, SpeechOptions
 
 FORMATS = ("text", "json", "srt", "vtt", "verbose_json")
@@ -25,7 +24,7 @@ def say(piece: str) -> None:
 
 
 async def transcribe(arguments: argparse.Namespace) -> int:
-    """Transcribe all files one after another, and return the number that failed.
+    """Transcribe all files one after another, and return 1 if one failed.
 
     Raises:
         RequestFailed: no server, or no model for it.
@@ -35,16 +34,16 @@ async def transcribe(arguments: argparse.Namespace) -> int:
     ask = SpeechOptions(
         arguments.model, arguments.language, arguments.prompt, task, arguments.format, arguments.stream
     )
-    failed = 0
+    status = 0
     async with aclosing(connect(arguments, progress=True)) as speech:
         for path in arguments.files:
             try:
                 await speech.transcribe(path, ask, say)
                 print(flush=True)
             except RequestFailed as error:
-                failed += 1
+                status = 1
                 print(f"conch: {path}: {error}", file=sys.stderr)
-    return failed
+    return status
 
 
 def options(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -60,13 +59,7 @@ def options(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Return exit status 0, or 1 if a file has no transcript."""
-    try:
-        return 1 if asyncio.run(transcribe(options(argv))) else 0
-    except RequestFailed as error:
-        print(f"conch: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+    return exit_status(transcribe(options(argv)))
 
 
 if __name__ == "__main__":
