@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import math
 import random
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TextIO
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +24,7 @@ from transformers import WhisperConfig, WhisperFeatureExtractor, WhisperForCondi
 
 from build.whisper_vocabulary import whisper_tokenizer
 
+from ..course import Course, say
 from .checkpoint import CONFIG, encode, save_checkpoint, save_weights
 from .clips import FRAME, Clipper, Dictation, SpeechClip
 from .corpus import Corpus, make_corpus
@@ -33,6 +32,7 @@ from .voices import RATE
 
 ALPHABET = " abcdefghijklmnopqrstuvwxyzáéíóúñü"
 FRAMES_PER_BATCH = 192_000
+ROWS = 512  # of a batch at most
 
 
 class Batches(IterableDataset[dict[str, Tensor]]):
@@ -67,7 +67,7 @@ class Batches(IterableDataset[dict[str, Tensor]]):
 
     def _batch(self, frames: int) -> dict[str, Tensor]:
         rng = self.rng
-        count = min(FRAMES_PER_BATCH // frames, 512)
+        count = min(FRAMES_PER_BATCH // frames, ROWS)
         clips = [self._clip(frames * FRAME) for _ in range(count)]
         # Per batch, since contexts make every sequence of a batch wide: seconds of speech that a context may
         # come from.
@@ -226,15 +226,15 @@ class Studio:
         return mel.masked_fill((behind & (self._uniform(len(ends), 0, 1) < 1 / 6))[:, None], 0.0)
 
 
-def losses(
+def loss_of(
     model: WhisperForConditionalGeneration,
     head: nn.Linear,
     batch: dict[str, Tensor],
     features: Tensor,
     *,
     align: bool,
-) -> tuple[Tensor, Tensor]:
-    """Cross-entropy of the decoder and, if `align`, the auxiliary loss of the encoder (else zero)."""
+) -> Tensor:
+    """Cross-entropy of the decoder and, if `align`, a share of the auxiliary loss of the encoder."""
     device = features.device
     encoded = encode(model.model.encoder, features)
     hidden = model.model.decoder(
@@ -244,7 +244,7 @@ def losses(
     wanted = labels != -100
     spoken = F.cross_entropy(model.proj_out(hidden[wanted]).float(), labels[wanted], label_smoothing=0.02)
     if not align:
-        return spoken, torch.zeros_like(spoken)
+        return spoken
     letters = F.log_softmax(head(encoded).float(), -1).transpose(0, 1)
     lengths = torch.full((len(features),), encoded.shape[1])
     aligned = F.ctc_loss(
@@ -254,62 +254,38 @@ def losses(
         batch["letter_counts"].to(device),
         zero_infinity=True,
     )
-    return spoken, aligned
-
-
-def scheduled(
-    parameters: list[nn.Parameter], steps: int, device: str
-) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
-    """AdamW, whose learning rate warms up and falls like a cosine."""
-    optimizer = torch.optim.AdamW(
-        parameters, lr=2e-3, betas=(0.9, 0.98), weight_decay=0.02, fused=device == "cuda"
-    )
-    return optimizer, torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda s: min(s / 400, 1) * (0.5 + 0.5 * math.cos(math.pi * min(s / steps, 1))) + 1e-3
-    )
+    return spoken + 0.3 * aligned
 
 
 def train(
-    corpus: Corpus, seed: int, steps: int, device: str, workers: int, output: Path, early: float = 0.0
-) -> tuple[WhisperForConditionalGeneration, list[dict[str, Any]]]:
-    """Run `steps` updates with a warm-up and a cosine decay; the model and its curve, a row for every 100
-    steps.
-
-    The weights so far are written into `output` every 500 steps, so that a run that is cut off leaves
-    something.
-    """
-    log: list[dict[str, Any]] = []
-    torch.manual_seed(seed)
+    course: Course, corpus: Corpus, workers: int, output: Path, log: TextIO, early: float = 0.0
+) -> WhisperForConditionalGeneration:
+    """Train, with the weights so far written into `output`."""
+    course.begin()
     # It plans again for every shape, and here almost every batch has its own.
     torch.backends.cuda.enable_cudnn_sdp(False)
-    model = WhisperForConditionalGeneration(WhisperConfig(**CONFIG)).to(device).train()
-    head = nn.Linear(CONFIG["d_model"], len(ALPHABET) + 1).to(device)
+    model = WhisperForConditionalGeneration(WhisperConfig(**CONFIG)).to(course.device).train()
+    head = nn.Linear(CONFIG["d_model"], len(ALPHABET) + 1).to(course.device)
     parameters = [p for p in [*model.parameters(), *head.parameters()] if p.requires_grad]
-    optimizer, schedule = scheduled(parameters, steps, device)
-    studio, started = Studio(corpus, seed, device), time.monotonic()
-    batches = DataLoader(
-        Batches(corpus, seed, steps, early),
-        batch_size=None,
-        num_workers=workers,
-        prefetch_factor=8 if workers else None,
+    studio = Studio(corpus, course.seed, course.device)
+    batches = iter(
+        DataLoader(
+            Batches(corpus, course.seed, course.steps, early),
+            batch_size=None,
+            num_workers=workers,
+            prefetch_factor=8 if workers else None,
+        )
     )
-    for step, batch in zip(range(1, steps + 1), batches, strict=False):
+
+    def loss(progress: float) -> Tensor:
+        batch = next(batches)
         with torch.no_grad():
             features = studio.features(studio.sound(batch), batch["ends"])
-        with torch.autocast(device, torch.bfloat16):
-            spoken, aligned = losses(model, head, batch, features, align=step < steps // 2)
-        (spoken + 0.3 * aligned).backward()
-        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        schedule.step()
-        if step % 100 == 0 or step == steps:
-            row = {"step": step, "loss": round(spoken.item(), 4), "ctc": round(aligned.item(), 4)}
-            log.append({**row, "seconds": round(time.monotonic() - started)})
-            print(json.dumps(log[-1]), flush=True)
-        if step % 500 == 0:
-            save_weights(model, output)
-    return model.eval(), log
+        with course.autocast():
+            return loss_of(model, head, batch, features, align=progress < 0.5)
+
+    course.run(course.optimizer(parameters, 0.02), loss, lambda: save_weights(model, output), log)
+    return model.eval()
 
 
 def main() -> None:
@@ -335,23 +311,14 @@ def main() -> None:
     if not arguments.corpus.exists():
         make_corpus(arguments.utterances, seed=1).save(arguments.corpus)
     corpus = Corpus.load(arguments.corpus)
-    print(f"{len(corpus.sentences)} utterances, {len(corpus.samples) / RATE / 3600:.1f} hours", flush=True)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model, log = train(
-        corpus,
-        arguments.seed,
-        arguments.steps,
-        device,
-        arguments.workers,
-        arguments.output,
-        arguments.early,
-    )
+    course = Course(arguments.seed, arguments.steps, ROWS, 2e-3, math.inf, device, warm=400 / arguments.steps)
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    with (arguments.output / "training.log").open("w") as log:
+        hours = len(corpus.samples) / RATE / 3600
+        say(log, f"seed {course.seed}, {len(corpus.sentences)} utterances, {hours:.1f} hours")
+        model = train(course, corpus, arguments.workers, arguments.output, log, arguments.early)
     save_checkpoint(model, arguments.output)
-    (arguments.output / "training.json").write_text(
-        json.dumps(
-            {**vars(arguments), "corpus": str(arguments.corpus), "output": "", "log": log}, default=str
-        )
-    )
 
 
 if __name__ == "__main__":
