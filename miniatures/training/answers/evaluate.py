@@ -21,8 +21,8 @@ from PIL import Image
 from tokenizers import Tokenizer
 from transformers import AutoModelForImageTextToText
 
+from ..pictures.train import normalized
 from .corpus import asked, tokenizer_of
-from .models import normalized
 from .pictures import ALL, drawn, small
 from .questions import PictureQuestion, questions
 from .vocabulary import PLACEHOLDER, SPECIAL

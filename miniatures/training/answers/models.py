@@ -24,8 +24,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from build.pictures import DEVIATION, MEAN
-
+from ..pictures.train import normalized
 from .pictures import SIZE
 
 CLIP = Path(__file__).parents[2] / "clip" / "model.safetensors"
@@ -153,12 +152,6 @@ def _eva(clip: dict[str, Tensor]) -> dict[str, Tensor]:
         elif "_proj." not in name:
             new[name] = tensor
     return new
-
-
-def normalized(pictures: Tensor) -> Tensor:
-    """Pixels uint8 [n, size, size, 3] as the models read them."""
-    mean, deviation = (torch.tensor(row, device=pictures.device) * 255 for row in (MEAN, DEVIATION))
-    return ((pictures.float() - mean) / deviation).permute(0, 3, 1, 2).contiguous()
 
 
 def seen(model: Any, pixels: Tensor) -> Tensor:

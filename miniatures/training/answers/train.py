@@ -22,16 +22,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..course import Course, decaying, say
+from ..pictures.train import PROCESSOR as CLIP_PROCESSOR
+from ..pictures.train import normalized
 from .corpus import IGNORED, Corpus, make_corpus, new_dialogues, tokenizer_of
 from .models import (
-    DEVIATION,
-    MEAN,
     PATCH,
     QUERIES,
     decoder_of,
     embedded,
     new_model,
-    normalized,
     rows_of,
     seen,
 )
@@ -126,20 +125,12 @@ PROCESSORS: dict[str, dict[str, Any]] = {
     "blip2": {"processor_class": "Blip2Processor", "num_query_tokens": QUERIES},
 }
 IMAGES: dict[str, dict[str, Any]] = {
-    "llava": {
-        "image_processor_type": "CLIPImageProcessor",
-        "do_center_crop": True,
-        "size": {"shortest_edge": SIZE},
-        "crop_size": {"height": SIZE, "width": SIZE},
+    "llava": CLIP_PROCESSOR,
+    "blip2": {
+        **{name: value for name, value in CLIP_PROCESSOR.items() if "crop" not in name},
+        "image_processor_type": "BlipImageProcessor",
+        "size": {"height": SIZE, "width": SIZE},
     },
-    "blip2": {"image_processor_type": "BlipImageProcessor", "size": {"height": SIZE, "width": SIZE}},
-}
-SHARED = {
-    **dict.fromkeys(("do_resize", "do_rescale", "do_normalize", "do_convert_rgb"), True),
-    "resample": 3,
-    "rescale_factor": 1 / 255,
-    "image_mean": MEAN,
-    "image_std": DEVIATION,
 }
 
 
@@ -153,7 +144,7 @@ def save(kind: str, model: Any, folder: Path) -> None:
             part.pop("dtype", None)
     files = {
         "config.json": config,
-        "preprocessor_config.json": IMAGES[kind] | SHARED,
+        "preprocessor_config.json": IMAGES[kind],
         "processor_config.json": PROCESSORS[kind],
     }
     for name, content in files.items():

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from build.checkpoints.clip import theirs
+from build.pictures import DEVIATION, MEAN
 from serving.architectures.clip import Clip, Shape, Tower
 
 from ..course import Course, decaying, say
@@ -28,8 +29,6 @@ from .corpus import Corpus, make_corpus, tokenizer_of
 from .museum import museum, recall
 from .vocabulary import POSITIONS, make_tokenizer
 
-# The values that CLIP was published with (preprocessor_config.json of openai/clip-vit-base-patch32).
-MEAN, DEVIATION = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 SIZE = 96
 
 

@@ -9,11 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import av
-import numpy as np
 from ctranslate2.converters import TransformersConverter
-from faster_whisper import WhisperModel
-from numpy.typing import NDArray
+from faster_whisper import WhisperModel, decode_audio
 from transformers import pipeline
 
 from .recordings import FOLDER
@@ -25,16 +22,6 @@ def recordings() -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in json.loads((FOLDER / "recordings.json").read_text("utf-8"))}
 
 
-def sound(name: str) -> NDArray[np.float32]:
-    """A bundled recording as mono float32 at 16 kHz."""
-    resampler = av.AudioResampler("flt", "mono", RATE)
-    with av.open(str(FOLDER / name)) as file:
-        frames = [
-            piece for frame in file.decode(audio=0) for piece in resampler.resample(frame)
-        ] + resampler.resample(None)
-    return np.concatenate([frame.to_ndarray()[0] for frame in frames])
-
-
 def by_transformers(checkpoint: Path) -> dict[str, str]:
     """The texts of transformers' own pipeline, greedy, with its sequential decoding of recordings
     over 30 s.
@@ -43,7 +30,7 @@ def by_transformers(checkpoint: Path) -> dict[str, str]:
     options = {"task": "transcribe", "num_beams": 1}
     return {
         name: speech(
-            {"raw": sound(name), "sampling_rate": RATE},
+            {"raw": decode_audio(str(FOLDER / name)), "sampling_rate": RATE},
             return_timestamps=True,
             generate_kwargs={**options, "language": row["language"]},
         )["text"]
@@ -61,7 +48,8 @@ def by_faster_whisper(checkpoint: Path) -> dict[str, str]:
             str(checkpoint), copy_files=["tokenizer.json", "preprocessor_config.json"]
         ).convert(converted)
         model = WhisperModel(converted, device="cpu", compute_type="float32")
-        return {
-            name: "".join(part.text for part in model.transcribe(sound(name), language=row["language"])[0])
-            for name, row in recordings().items()
-        }  # fmt: skip
+        texts = {}
+        for name, row in recordings().items():
+            parts, _ = model.transcribe(str(FOLDER / name), language=row["language"])
+            texts[name] = "".join(part.text for part in parts)
+        return texts

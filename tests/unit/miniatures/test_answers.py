@@ -76,10 +76,11 @@ def test_training_computes_what_transformers_does(kind: str, tmp_path: Path) -> 
     from transformers import AutoModelForImageTextToText
 
     from miniatures.training.answers.corpus import dialogue, tokenizer_of
-    from miniatures.training.answers.models import decoder_of, embedded, new_model, normalized, rows_of
+    from miniatures.training.answers.models import decoder_of, embedded, new_model, rows_of
     from miniatures.training.answers.pictures import small
     from miniatures.training.answers.train import save
     from miniatures.training.answers.vocabulary import make_tokenizer
+    from miniatures.training.pictures.train import normalized
 
     make_tokenizer(kind, tmp_path)
     tokenizer = tokenizer_of(tmp_path)
