@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
@@ -76,13 +77,8 @@ async def _attachments(
     library: Library, store_id: str, where: dict[str, Any], wanted: Listing
 ) -> dict[str, Any]:
     page = Page(ATTACHMENT, where, wanted.statuses, wanted.limit, wanted.descending)
-    return await page_of(
-        library, page, wanted.cursors, lambda one: attachment_id(store_id, one), _store_file_row
-    )
-
-
-async def _store_file_row(record: Record) -> dict[str, Any]:
-    return responses.store_file(record)
+    records, more = await page_of(library, page, wanted.cursors, partial(attachment_id, store_id))
+    return responses.listed([responses.store_file(record) for record in records], more)
 
 
 @router.post("/v1/vector_stores/{store_id}/files")

@@ -18,7 +18,6 @@ from retrieval.library import (
 )
 
 from ..services import ServicesDep
-from . import responses
 from .service import Retrieval
 
 
@@ -55,11 +54,13 @@ async def page_of(
     library: Library,
     page: Page,
     cursors: tuple[str | None, str | None],
-    identity: Callable[[str], str],
-    show: Callable[[Record], Any],
-) -> dict[str, Any]:
+    identity: Callable[[str], str] = str,
+) -> tuple[list[Record], bool]:
     """Return a page of a list after or before a record, and whether there is more. `identity` maps an id that
     clients see to the record's.
+
+    Raises:
+        ApiError: 400 for a cursor that is not in the list.
     """
     after, before = cursors
     wanted = [identity(one) for one in cursors if one]
@@ -74,8 +75,7 @@ async def page_of(
         asked = replace(asked, descending=not page.descending, after=bounds[1], before=None)
     records = await library.documents.page(asked)
     kept = records[: page.limit]
-    rows = [await show(record) for record in (reversed(kept) if backwards else kept)]
-    return responses.listed(rows, len(records) > page.limit)
+    return kept[::-1] if backwards else kept, len(records) > page.limit
 
 
 async def files_of(library: Library, names: Mapping[str, Any], param: str) -> list[Record]:

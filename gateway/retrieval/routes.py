@@ -36,10 +36,6 @@ DOCUMENT = Kind("file", "file and purpose", "cut the file, and upload its parts"
 router = APIRouter()
 
 
-async def _file_row(record: Record) -> dict[str, Any]:
-    return responses.file_object(record)
-
-
 @router.post("/v1/files")
 async def upload(request: Request, services: ServicesDep, retrieval: RetrievalDep) -> dict[str, Any]:
     """Store a file."""
@@ -91,7 +87,8 @@ async def list_files(
     """List all files, or those with a purpose."""
     where = {"parent": purpose} if purpose else {}
     page = Page(FILE, where, [PROCESSED], limit, order == "desc")
-    return await page_of(retrieval.library, page, (after, None), str, _file_row)
+    records, more = await page_of(retrieval.library, page, (after, None))
+    return responses.listed([responses.file_object(record) for record in records], more)
 
 
 @router.get("/v1/files/{file_id}")

@@ -95,12 +95,9 @@ async def list_stores(
     order: Order = "desc",
 ) -> dict[str, Any]:
     """List all vector stores."""
-
-    async def show(record: Record) -> dict[str, Any]:
-        return await _shown(retrieval.library, record)
-
     page = Page(STORE, {}, [LIVE], limit, order == "desc")
-    return await page_of(retrieval.library, page, (after, before), str, show)
+    records, more = await page_of(retrieval.library, page, (after, before))
+    return responses.listed([await _shown(retrieval.library, record) for record in records], more)
 
 
 @router.get("/v1/vector_stores/{store_id}")
