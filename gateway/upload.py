@@ -6,7 +6,7 @@ import errno
 import os
 import re
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from email.errors import HeaderParseError
@@ -147,7 +147,9 @@ async def receive(request: Request, limit: int, kind: Kind = RECORDING) -> Async
             descriptor, path = tempfile.mkstemp(prefix=f"{PREFIX}{os.getpid()}-")
             upload = Upload(path)
             with os.fdopen(descriptor, "wb") as file:
-                await _read(request, _Form(upload, file), options[b"boundary"], limit, kind)
+                too_large = f"the upload exceeds {limit} bytes; {kind.smaller}"
+                chunks = limited(request, limit, "file", too_large)
+                await _read(chunks, _Form(upload, file), options[b"boundary"])
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
@@ -179,7 +181,26 @@ def sweep() -> None:
                 left.unlink()
 
 
-async def _read(request: Request, form: _Form, boundary: bytes, limit: int, kind: Kind) -> None:
+async def limited(request: Request, limit: int, param: str, message: str) -> AsyncGenerator[bytes, None]:
+    """Yield the body of a request.
+
+    Raises:
+        ApiError: 413 with `param` and `message` above `limit` bytes.
+    """
+    received = 0
+    async for chunk in request.stream():
+        received += len(chunk)
+        if received > limit:
+            raise ApiError(413, message, param=param, code="body_too_large")
+        yield chunk
+
+
+def broken(param: str, reason: str) -> ApiError:
+    """Make the 400 for a multipart body that is not whole."""
+    return ApiError(400, f"the multipart body {reason}; send it again", param=param, code="invalid_form")
+
+
+async def _read(chunks: AsyncGenerator[bytes, None], form: _Form, boundary: bytes) -> None:
     names = (
         "on_part_begin",
         "on_header_field",
@@ -194,32 +215,13 @@ async def _read(request: Request, form: _Form, boundary: bytes, limit: int, kind
         nonlocal ended
         ended = True
 
-    received = 0
     try:
         calls: Any = {**{name: getattr(form, name) for name in names}, "on_end": on_end}
         parser = MultipartParser(boundary, calls)
-        async for chunk in request.stream():
-            received += len(chunk)
-            if received > limit:
-                raise ApiError(
-                    413,
-                    f"the upload exceeds {limit} bytes; {kind.smaller}",
-                    param="file",
-                    code="body_too_large",
-                )
+        async for chunk in chunks:
             parser.write(chunk)
         parser.finalize()
     except (FormParserError, ClientDisconnect, ValueError) as error:
-        raise ApiError(
-            400,
-            f"the multipart body is broken ({error or 'connection closed'}); send it again",
-            param="file",
-            code="invalid_form",
-        ) from error
+        raise broken("file", f"is broken ({error or 'connection closed'})") from error
     if not ended:
-        raise ApiError(
-            400,
-            "the multipart body ends before its closing boundary; send it again",
-            param="file",
-            code="invalid_form",
-        )
+        raise broken("file", "ends before its closing boundary")

@@ -16,9 +16,10 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
-from conch.errors import ApiError, invalid
+from conch.errors import invalid
 from conch.pictures import Picture
 
+from ..upload import broken, limited
 from .schema import MOST_INPUTS, EmbeddingsRequest, Item
 
 MAX_FIELD = 1 << 20  # bytes of a text
@@ -71,11 +72,12 @@ def _text(item: Item) -> str:
 
 async def _parts(request: Request, limit: int) -> list[tuple[str, UploadFile | str]]:
     _, options = parse_options_header(request.headers.get("content-type", ""))
+    too_large = f"the body exceeds {limit} bytes; send fewer or smaller pictures at once"
     tail = bytearray()
     try:
         parser = MultiPartParser(
             request.headers,
-            _limited(request, limit, tail),
+            _noted(limited(request, limit, "input", too_large), tail),
             max_files=MOST_INPUTS,
             max_fields=MOST_INPUTS + OTHERS,
             max_part_size=MAX_FIELD,
@@ -83,34 +85,15 @@ async def _parts(request: Request, limit: int) -> list[tuple[str, UploadFile | s
         found = (await parser.parse()).multi_items()
     except (MultiPartException, FormParserError, ClientDisconnect, ValueError) as error:
         message = str(getattr(error, "message", error)) or "connection closed"
-        raise ApiError(
-            400,
-            f"the multipart body is broken ({message}); send it again",
-            param="input",
-            code="invalid_form",
-        ) from error
+        raise broken("input", f"is broken ({message})") from error
     if b"--" + options.get(b"boundary", b"") + b"--" not in tail:
-        raise ApiError(
-            400,
-            "the multipart body ends before its closing boundary; send it again",
-            param="input",
-            code="invalid_form",
-        )
+        raise broken("input", "ends before its closing boundary")
     return found
 
 
-async def _limited(request: Request, limit: int, tail: bytearray) -> AsyncGenerator[bytes, None]:
+async def _noted(chunks: AsyncGenerator[bytes, None], tail: bytearray) -> AsyncGenerator[bytes, None]:
     """Yield the body; `tail` is its end, longer than any boundary (RFC 2046: 70 characters)."""
-    received = 0
-    async for chunk in request.stream():
-        received += len(chunk)
-        if received > limit:
-            raise ApiError(
-                413,
-                f"the body exceeds {limit} bytes; send fewer or smaller pictures at once",
-                param="input",
-                code="body_too_large",
-            )
+    async for chunk in chunks:
         tail += chunk[-200:]
         del tail[:-200]
         yield chunk
