@@ -35,3 +35,8 @@ def invalid(param: str | None, message: str) -> ApiError:
 def refused(param: str, message: str) -> ApiError:
     """Make a 400 that begins with a field's name: what it asks for is not supported."""
     return ApiError(400, f"{param} {message}", param=param, code="unsupported_value")
+
+
+def unknown(param: str | None, shown: str) -> ApiError:
+    """Make a 400 for a field that does not exist; `shown` is its name in the message."""
+    return ApiError(400, f"unknown field {shown!r}; remove it", param=param, code="unknown_parameter")

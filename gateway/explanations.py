@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from conch.errors import ApiError, invalid
+from conch.errors import ApiError, invalid, unknown
 
 SHOULD = "Input should be "  # how pydantic begins to say what it expects
 
@@ -35,8 +35,7 @@ class Fault:
         """
         shown = place or self.place
         if self.rows[0]["type"] == "extra_forbidden":
-            named = param if place else shown
-            return ApiError(400, f"unknown field {shown!r}; remove it", param=named, code="unknown_parameter")
+            return unknown(param if place else shown, shown)
         return invalid(param, f"{shown or 'the body'}{explained(self.rows)}")
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
-from conch.errors import ApiError
+from conch.errors import refused
 
 MOST_FIELDS = 64
 MOST_LEVELS = 64  # of a JSON object inside a body, such as a schema
@@ -55,8 +55,7 @@ def kept(
         if (only := neutral.get(name)) is None:
             found[name] = value
         elif value not in only.values:
-            message = f"{name} {only.reason.format(model=model)}"
-            raise ApiError(400, message, param=name, code="unsupported_value")
+            raise refused(name, only.reason.format(model=model))
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from conch.errors import ApiError, invalid, refused
+from conch.errors import ApiError, invalid, refused, unknown
 from speech.options import Options
 from speech.vad import TurnDetection
 
@@ -211,11 +211,9 @@ def _with_words(fields: dict[str, list[str]]) -> dict[str, list[str]]:
     if not wanted:
         return fields
     if fields.get("response_format") != ["verbose_json"]:
-        raise ApiError(
-            400,
-            "word_timestamps needs response_format=verbose_json (here it is timestamp_granularities[]=word)",
-            param="word_timestamps",
-            code="unsupported_value",
+        raise refused(
+            "word_timestamps",
+            "needs response_format=verbose_json (here it is timestamp_granularities[]=word)",
         )
     name = next(
         (name for name in fields if name.startswith("timestamp_granularities")), "timestamp_granularities[]"
@@ -237,7 +235,7 @@ def _name(sent: str, kind: type[TranslationRequest]) -> tuple[str, str]:
         )
     )
     if not known:
-        raise ApiError(400, f"unknown field {sent!r}; remove it", param=sent, code="unknown_parameter")
+        raise unknown(sent, sent)
     return name, key
 
 
@@ -268,12 +266,7 @@ def options(request: TranslationRequest, task: str) -> Options:
     keywords, several = (own.keywords, own.languages) if own else ((), ())
     language, languages = spoken(request.language, several)
     if request.temperature and (request.beam_width or 1) > 1:
-        raise ApiError(
-            400,
-            "beam_width cannot be combined with temperature; omit one",
-            param="beam_width",
-            code="unsupported_value",
-        )
+        raise refused("beam_width", "cannot be combined with temperature; omit one")
     words = own is not None and "word" in own.timestamp_granularities
     return Options(
         task=task,

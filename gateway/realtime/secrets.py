@@ -13,7 +13,7 @@ from typing import Any, Literal
 from fastapi import APIRouter, Depends
 from pydantic import Field
 
-from conch.errors import ApiError
+from conch.errors import invalid
 
 from ..fields import Fields
 from ..keys import issue, require_key
@@ -63,7 +63,5 @@ def session_of(content: str | None) -> Session:
     """
     found, refused = Session().changed(json.loads(content)["session"]) if content else (Session(), [])
     if refused:
-        raise ApiError(
-            400, "the client secret is of another version; ask for a new one", code="invalid_value"
-        )
+        raise invalid(None, "the client secret is of another version; ask for a new one")
     return found

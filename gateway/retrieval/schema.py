@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from conch.errors import ApiError, refused
+from conch.errors import refused, unknown
 from retrieval.chunking import ChunkingStrategy
 from retrieval.library import Item
 
@@ -217,9 +217,7 @@ def upload_fields(fields: Mapping[str, list[str]], filename: str) -> str:
         if name.startswith("expires_after"):
             raise refused("expires_after", "is not supported: files stay until they are deleted; omit it")
         if name != "purpose":
-            raise ApiError(
-                400, f"unknown field {name[:80]!r}; remove it", param=name[:80], code="unknown_parameter"
-            )
+            raise unknown(name[:80], name[:80])
     purpose = fields.get("purpose", [""])[-1]
     if purpose not in PURPOSES:
         raise refused("purpose", f"is {purpose[:40]!r}; use one of {', '.join(PURPOSES)}")
