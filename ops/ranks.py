@@ -69,20 +69,21 @@ def descendants(pid: int) -> set[int]:
     return below.union(*(descendants(child) for child in below))
 
 
-def _arguments(pid: int) -> list[bytes]:
+def arguments(pid: int) -> list[bytes]:
+    """Return a process's command line; one empty word if it has just ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
-        return [b""]  # it has just ended
+        return [b""]
 
 
 def parts(pid: int) -> set[int]:
     """Return Python stubs and ranks below a process, without short-lived children that these start."""
-    return {child for child in descendants(pid) if _is_part(_arguments(child))}
+    return {child for child in descendants(pid) if _is_part(arguments(child))}
 
 
-def _is_part(arguments: Sequence[bytes]) -> bool:
-    return arguments[0].rsplit(b"/", 1)[-1] in PARTS or RANK_MODULE.encode() in arguments
+def _is_part(words: Sequence[bytes]) -> bool:
+    return words[0].rsplit(b"/", 1)[-1] in PARTS or RANK_MODULE.encode() in words
 
 
 def leader(pid: int) -> int:
@@ -90,7 +91,7 @@ def leader(pid: int) -> int:
     listening = (
         child
         for child in descendants(pid)
-        if any(argument.startswith(b"--http-port=") for argument in _arguments(child))
+        if any(argument.startswith(b"--http-port=") for argument in arguments(child))
     )
     return next(listening, pid)
 

@@ -32,7 +32,7 @@ from conch.deployment import Deployment, Instance, Pool
 
 from .speech.cells import sound, wav
 from .speech_load import WINDOW, gateway_request, measure
-from .stage import machine
+from .stage import Results, machine
 
 MODEL = "at-once"
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -173,7 +173,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=9790)
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
-    results: dict[str, Any] = {"machine": machine()}
+    results = Results(given.output, machine=machine())
     with gateway(given.port) as (pid, asked):
         make = partial(gateway_request, MODEL, wav(sound(WINDOW, 1)))
         for in_flight in map(int, given.in_flight.split(",")):
@@ -182,10 +182,7 @@ def main() -> None:
             spent = (processor(pid) - before) / found["of"] * 1e3
             if asked.value - asked_before != found["of"]:
                 raise RuntimeError(f"{asked.value - asked_before} requests for {found['of']} files")
-            results[f"in flight {in_flight}"] = {**found, "processor_ms": round(spent, 1)}
-            print(in_flight, results[f"in flight {in_flight}"], flush=True)
-            if given.output:
-                given.output.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
+            results.add(f"in flight {in_flight}", {**found, "processor_ms": round(spent, 1)})
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 from build.catalog import ROOT
 from ops.local import LocalDeployment
 from ops.process_mode import start
+from ops.ranks import descendants
 from ops.starting import Starting
 
 DOCS = ROOT / "docs" / "benchmarks"
@@ -38,25 +39,26 @@ def machine() -> str:
 
 
 def group_memory(root: int) -> float:
-    """Return the resident memory of all descendants of a process in MB."""
-    children: dict[int, list[int]] = {}
-    sizes: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = dict(
-                    line.split(":", 1) for line in (entry / "status").read_text().splitlines() if ":" in line
-                )
-            except OSError:
-                continue
-            children.setdefault(int(fields["PPid"]), []).append(int(entry.name))
-            sizes[int(entry.name)] = int(fields.get("VmRSS", "0 kB").split()[0])
-    total, queue = 0, [root]
-    while queue:
-        process = queue.pop()
-        total += sizes.get(process, 0)
-        queue += children.get(process, [])
-    return total / 1024
+    """Return the resident memory of a process and all of its descendants in MB."""
+    pages = 0
+    for pid in (root, *descendants(root)):
+        with suppress(OSError):  # it has just ended
+            pages += int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / (1 << 20)
+
+
+class Results:
+    """Results by name, printed as they are measured; with `output`, each is also written there as JSON."""
+
+    def __init__(self, output: Path | None, **first: Any) -> None:
+        self.output, self.found = output, first
+
+    def add(self, name: str, value: Any) -> None:
+        """Add one result."""
+        self.found[name] = value
+        print(name, value, flush=True)
+        if self.output:
+            self.output.write_text(json.dumps(self.found, indent=1) + "\n", "utf-8")
 
 
 @contextmanager

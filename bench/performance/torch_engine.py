@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import subprocess
 import sys
 import tempfile
@@ -29,6 +28,8 @@ from serving.engine.runtime import Row
 from serving.engine.sampling import Hypothesis, Sampling
 from serving.engine.scheduler import Scheduler
 from serving.engine.torch.runtime import TorchRuntime
+
+from .stage import Results
 
 PROMPT = (50258, 50259, 50359, 50363)
 NEW = 64
@@ -302,14 +303,8 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=512)
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
-    results: dict[str, Any] = {"machine": machine(), "shape": given.shape}
+    say = Results(given.output, machine=machine(), shape=given.shape).add
     parameters = {"precision": "float16", "max_rows": given.rows}
-
-    def say(name: str, value: Any) -> None:
-        results[name] = value
-        print(name, value, flush=True)
-        if given.output:
-            given.output.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
 
     with tempfile.TemporaryDirectory() as work:
         engine = Path(work)

@@ -9,7 +9,6 @@ first. Then 1 and 32 clients ask for 64 ids after 512, each again as soon as it 
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import time
 from dataclasses import replace
@@ -24,6 +23,7 @@ from serving.engine.sampling import Hypothesis, Sampling
 from serving.engine.scheduler import Scheduler
 from serving.engine.torch.runtime import TorchRuntime
 
+from .stage import Results
 from .torch_engine import Load, machine
 from .torch_ranks import LLAVA_7B, make
 
@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument("--pieces", default="0,128,256")
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
-    results: dict[str, Any] = {"machine": machine(), "shape": given.shape}
+    results = Results(given.output, machine=machine(), shape=given.shape)
     with tempfile.TemporaryDirectory() as work:
         make(Path(work), SHAPES[given.shape])
         for piece in map(int, given.pieces.split(",")):
@@ -136,10 +136,7 @@ def main() -> None:
             runtime = TorchRuntime(Path(work), parameters)
             row: dict[str, Any] = {"joining": joining(runtime, piece)}
             row |= {f"{clients} clients": closed(runtime, piece, clients) for clients in (1, 32)}
-            results[str(piece)] = row
-            print(piece, json.dumps(row), flush=True)
-            if given.output:
-                given.output.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
+            results.add(str(piece), row)
             runtime.close()
             del runtime  # the next one needs its memory
 

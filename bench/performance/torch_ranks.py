@@ -31,6 +31,8 @@ from serving.engine.sampling import Sampling
 from serving.engine.torch import load
 from serving.engine.torch.runtime import WEIGHTS
 
+from .stage import Results
+
 ROOT = Path(__file__).parents[2]
 POSITIONS, PROMPT, STEPS = 640, 512, 100
 GPT2_XL = Shape("gpt2", 1600, 64, 50257, 48, 25, 6400, targets=POSITIONS)
@@ -113,17 +115,14 @@ def main() -> None:
     if given.measure:
         print(json.dumps(measure(Path(given.measure[0]), int(given.measure[1]))), flush=True)
         os._exit(0)  # after two GPUs, libraries below Python now and then wait for ever here
-    results: dict[str, Any] = {}
+    results = Results(given.output)
     for size in given.sizes.split(","):
         with tempfile.TemporaryDirectory() as work:
             make(Path(work), shape_of(size, given.ranks))
             for ranks in (1, given.ranks):
                 command = [sys.executable, "-m", __spec__.name, "--measure", work, str(ranks)]
                 done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
-                results[f"{size}, {ranks} GPUs"] = json.loads(done.stdout.splitlines()[-1])
-                print(size, ranks, results[f"{size}, {ranks} GPUs"], flush=True)
-                if given.output:
-                    given.output.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
+                results.add(f"{size}, {ranks} GPUs", json.loads(done.stdout.splitlines()[-1]))
 
 
 if __name__ == "__main__":

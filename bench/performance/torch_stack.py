@@ -25,33 +25,17 @@ from typing import Any
 from urllib.request import urlopen
 
 from ops.local import HOST, LocalDeployment
+from ops.ranks import arguments, descendants
 
 from .speech.cells import RATE
 from .speech_load import WINDOW, Make, gateway_request, kserve_request, measure
-from .stage import machine, running
+from .stage import Results, machine, running
 from .torch_engine import machine as gpu
 
 
 def servers(root: int) -> list[int]:
     """Return the tritonservers that descend from a process, oldest first."""
-    parents, found = dict[int, int](), list[int]()
-    for entry in Path("/proc").iterdir():
-        try:
-            words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else [b""]
-            if words == [b""]:
-                continue
-            parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-        if words[0].endswith(b"/tritonserver"):
-            found.append(int(entry.name))
-
-    def ours(pid: int) -> bool:
-        while pid and pid != root:
-            pid = parents.get(pid, 0)
-        return pid == root
-
-    return sorted(pid for pid in found if ours(pid))
+    return sorted(pid for pid in descendants(root) if arguments(pid)[0].endswith(b"/tritonserver"))
 
 
 class Kill(threading.Timer):
@@ -128,12 +112,12 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
     os.environ.setdefault("RECORDINGS_PER_INSTANCE", "256")
-    results: dict[str, Any] = {"machine": machine(), **gpu(), "instances": given.instances}
+    results = Results(given.output, **{"machine": machine(), **gpu()}, instances=given.instances)
     file = given.file.read_bytes() if given.file else None
     began = time.monotonic()
     with running(given.model, "torch", given.instances) as (layout, process):
-        results["ready_s"] = round(time.monotonic() - began, 1)
-        results["gateways"] = layout.gateways
+        results.add("ready_s", round(time.monotonic() - began, 1))
+        results.add("gateways", layout.gateways)
         for name, url, make, window in ways(layout, given.model, file, given.ways):
             for in_flight in map(int, given.in_flight.split(",")):
                 with suppress(RuntimeError):  # what is made at first use is not counted
@@ -147,14 +131,11 @@ def main() -> None:
                     found = {"failed": str(error)}
                 if before:
                     found["queue_ms"] = between(before, queues(layout))
-                results[f"{name} {in_flight}"] = found
                 if kill:
                     found["back_s"] = kill.back()
                     time.sleep(5)  # it answers a little later
-                print(name, in_flight, results[f"{name} {in_flight}"], flush=True)
-                if given.output:
-                    given.output.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
-    if any("failed" in found for found in results.values() if isinstance(found, dict)):
+                results.add(f"{name} {in_flight}", found)
+    if any("failed" in found for found in results.found.values() if isinstance(found, dict)):
         raise SystemExit("requests failed")
 
 

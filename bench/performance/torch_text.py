@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,7 @@ import torch
 from build import checkpoints
 from serving.engine.torch.runtime import TorchRuntime
 
+from .stage import Results
 from .torch_engine import NEW, ROOT, Load, machine, synchronize, timed
 
 READ = 64
@@ -85,13 +85,7 @@ def main() -> None:
     parser.add_argument("--static", action="store_true")
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
-    results: dict[str, Any] = {"machine": machine()}
-
-    def say(name: str, value: Any) -> None:
-        results[name] = value
-        print(name, value, flush=True)
-        if given.output:
-            given.output.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
+    say = Results(given.output, machine=machine()).add
 
     sizes = [int(size) for size in given.in_flight.split(",")]
     for name in given.models:

@@ -10,11 +10,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import base64
-import io
 import json
 import resource
 import time
-import wave
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -25,6 +23,7 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.performance.speech.cells import wav
 from serving.engine.openvino.encoder import OpenVinoEncoder
 from speech.speakers.diarize import diarize
 from speech.speakers.local import Chunk, windows
@@ -88,24 +87,13 @@ def ours(voices: InProcessVoices, sound: Floats) -> tuple[Diarization, Found]:
     return diarization, Found(turns, time.monotonic() - began)
 
 
-def save_wav(path: Path | io.BytesIO, sound: Floats) -> None:
-    """Write 16 bits, 16 kHz, mono."""
-    with wave.open(path if isinstance(path, io.BytesIO) else str(path), "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(RATE)
-        file.writeframes((np.clip(sound, -1, 1) * 32767).astype("<i2").tobytes())
-
-
 def reference_url(weights: Path, voice: str) -> str:
     """Return a known speaker's reference, with words that no conversation has."""
     said = conversations.texts("conversation.txt" if voice in JUDGED else "sentences.txt")
     sound = np.concatenate(
         [np.load(conversations.place(weights, voice, text)).astype(np.float32) for text in said[24:26]]
     )[: 9 * RATE]
-    file = io.BytesIO()
-    save_wav(file, sound)
-    return "data:audio/wav;base64," + base64.b64encode(file.getvalue()).decode()
+    return "data:audio/wav;base64," + base64.b64encode(wav(sound)).decode()
 
 
 def transcribed(url: str, path: Path, known: dict[str, str]) -> dict[str, Any]:
@@ -151,7 +139,7 @@ def judge(weights: Path, bundle: Path, output: Path, manners: Sequence[Manner], 
     for seed, manner in enumerate(manners, 101):
         conversation = conversations.converse(weights, manner, speakers, said[:24], seed)
         path = output / f"{conversation.name}.wav"
-        save_wav(path, conversation.wave)
+        path.write_bytes(wav(conversation.wave))
         diarization, found = ours(voices, conversation.wave)
         known = (
             json.loads(path.with_suffix(".json").read_text("utf-8"))

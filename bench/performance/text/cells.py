@@ -105,23 +105,20 @@ def measure(who: str, model: BenchModel, concurrency: int, call: Call, batch: in
     begin = time.perf_counter()
     with ThreadPoolExecutor(max(1, concurrency // batch)) as pool:
         timed = [one for group in pool.map(call, groups) for one in group]
-    wall, tokens = time.perf_counter() - begin, sum(request.wanted for request in asked)
-    first, last = (
+    seconds = time.perf_counter() - begin
+    return summed(who, model, concurrency, sum(request.wanted for request in asked), seconds, timed)
+
+
+def summed(
+    who: str, model: BenchModel, concurrency: int, tokens: int, seconds: float, timed: Sequence[Timed]
+) -> TextCell:
+    """Make the measurement of requests that took so many seconds together, and print it."""
+    (first, slow_first), (p50, p99) = (
         [round(float(np.percentile(values, percent)), 4) for percent in (50, 99)]
         for values in zip(*timed, strict=True)
     )
-    cell = TextCell(
-        who,
-        model.name,
-        concurrency,
-        len(asked),
-        tokens,
-        round(tokens / wall, 1),
-        first[0],
-        first[1],
-        last[0],
-        last[1],
-    )
+    rate = round(tokens / seconds, 1)
+    cell = TextCell(who, model.name, concurrency, len(timed), tokens, rate, first, slow_first, p50, p99)
     print(json.dumps(dataclasses.asdict(cell)), flush=True)
     return cell
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -19,7 +17,19 @@ from gateway.triton import decode, encode
 from ops.local import HOST, LocalDeployment
 
 from ..stage import running
-from .cells import CONCH, INT8, REQUESTS, BenchModel, BenchRequest, Call, TextCell, Timed, measure, one
+from .cells import (
+    CONCH,
+    INT8,
+    REQUESTS,
+    BenchModel,
+    BenchRequest,
+    Call,
+    TextCell,
+    Timed,
+    measure,
+    one,
+    summed,
+)
 
 # (Ids to read, tokens to make) of short requests, of which so many run next to long ones.
 SHORT_ONE, FIRST_ONE, LONG_ONE = (16, 5), (16, 2), (16, 500)
@@ -90,15 +100,7 @@ def some(who: str, model: BenchModel, call: Call, lengths: tuple[int, int] = SHO
     """Send short requests one after another."""
     begin = time.perf_counter()
     timed = [call([one(model, lengths)])[0] for _ in range(SHORT_ONES)]
-    tokens, seconds = SHORT_ONES * lengths[1], time.perf_counter() - begin
-    (first, slow_first), (p50, p99) = (
-        [round(float(np.percentile(values, percent)), 4) for percent in (50, 99)]
-        for values in zip(*timed, strict=True)
-    )
-    rate = round(tokens / seconds, 1)
-    cell = TextCell(who, model.name, 1, SHORT_ONES, tokens, rate, first, slow_first, p50, p99)
-    print(json.dumps(dataclasses.asdict(cell)), flush=True)
-    return cell
+    return summed(who, model, 1, SHORT_ONES * lengths[1], time.perf_counter() - begin, timed)
 
 
 @contextmanager
