@@ -34,21 +34,14 @@ class Pcm(Fields):
     rate: int = Field(24_000, ge=8_000, le=48_000)
 
 
-class Pcmu(Fields):
-    """Telephone audio: G.711, μ-law, at 8,000 Hz."""
+class G711(Fields):
+    """Telephone audio at 8,000 Hz: G.711, μ-law or A-law."""
 
-    type: Literal["audio/pcmu"]
+    type: Literal["audio/pcmu", "audio/pcma"]
     rate: Literal[8000] = 8000
 
 
-class Pcma(Fields):
-    """Telephone audio: G.711, A-law, at 8,000 Hz."""
-
-    type: Literal["audio/pcma"]
-    rate: Literal[8000] = 8000
-
-
-Format = Annotated[Pcm | Pcmu | Pcma, Field(discriminator="type")]
+Format = Annotated[Pcm | G711, Field(discriminator="type")]
 
 
 class _Turns(Fields):

@@ -157,9 +157,7 @@ class TurnWords:
         began = time.monotonic()
         with suppress(ApiError):  # the final words will come, or say why not
             now = (await self._transcribe([Window(wave, 0.0)], wanted, draft=True)).text
-            words = agreed(item.last, now)
-            if len(words) > len(item.sent) and words[: len(item.sent)] == item.sent:
-                await self._tell(item, words)
+            await self._tell(item, agreed(item.last, now))
             item.last = now
         item.took = time.monotonic() - began
 
@@ -169,14 +167,12 @@ class TurnWords:
         if before:
             await asyncio.wait(before)
         with suppress(ApiError):
-            words = (await self._transcribe([window], wanted, draft=True)).text.split()
-            if len(words) > len(item.sent) and words[: len(item.sent)] == item.sent:
-                await self._tell(item, words)
+            await self._tell(item, (await self._transcribe([window], wanted, draft=True)).text.split())
         item.sent, item.last = [], ""
 
     async def _tell(self, item: Item, words: list[str]) -> None:
-        """Send the new part of words that start with those sent already."""
-        if item.finished:
+        """Send the new part of words if they start with those sent already."""
+        if item.finished or len(words) <= len(item.sent) or words[: len(item.sent)] != item.sent:
             return
         fresh = (" " if item.told else "") + " ".join(words[len(item.sent) :])
         item.sent, item.told = words, True
