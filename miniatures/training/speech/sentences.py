@@ -12,82 +12,12 @@ import random
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-LEXICON: dict[str, list[list[str]]] = tomllib.loads(
-    (Path(__file__).parent / "lexicon.toml").read_text("utf-8")
-)
-PLURALS_EN: dict[str, str] = LEXICON["plurals_en"]  # type: ignore[assignment]
-PLURALS_ES: dict[str, str] = LEXICON["plurals_es"]  # type: ignore[assignment]
+LEXICON: dict[str, Any] = tomllib.loads((Path(__file__).parent / "lexicon.toml").read_text("utf-8"))
+UNITS_EN, UNITS_ES = LEXICON["units_en"], LEXICON["units_es"]
+TENS_EN, TENS_ES = (dict(enumerate(LEXICON[f"tens_{code}"], first)) for code, first in (("en", 2), ("es", 3)))
 HELD_OUT_SHARE = 0.1
-
-_UNITS_EN = [
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-    "thirteen",
-    "fourteen",
-    "fifteen",
-    "sixteen",
-    "seventeen",
-    "eighteen",
-    "nineteen",
-]
-_TENS_EN = ["_", "_", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
-_UNITS_ES = [
-    "cero",
-    "uno",
-    "dos",
-    "tres",
-    "cuatro",
-    "cinco",
-    "seis",
-    "siete",
-    "ocho",
-    "nueve",
-    "diez",
-    "once",
-    "doce",
-    "trece",
-    "catorce",
-    "quince",
-    "dieciséis",
-    "diecisiete",
-    "dieciocho",
-    "diecinueve",
-    "veinte",
-    "veintiuno",
-    "veintidós",
-    "veintitrés",
-    "veinticuatro",
-    "veinticinco",
-    "veintiséis",
-    "veintisiete",
-    "veintiocho",
-    "veintinueve",
-]
-_TENS_ES = ["_", "_", "_", "treinta", "cuarenta", "cincuenta", "sesenta", "setenta", "ochenta", "noventa"]
-_ORDINALS = {
-    1: "first",
-    2: "second",
-    3: "third",
-    5: "fifth",
-    8: "eighth",
-    9: "ninth",
-    12: "twelfth",
-    20: "twentieth",
-    30: "thirtieth",
-}
 
 
 class SpokenSentence(NamedTuple):
@@ -106,31 +36,27 @@ def number(n: int) -> SpokenSentence:
     """The cardinal 0..999 in words."""
     if n >= 100:
         hundreds_es = {1: "ciento", 5: "quinientos", 7: "setecientos", 9: "novecientos"}.get(
-            n // 100, f"{_UNITS_ES[n // 100]}cientos"
+            n // 100, f"{UNITS_ES[n // 100]}cientos"
         )
-        head = SpokenSentence(f"{_UNITS_EN[n // 100]} hundred", "cien" if n == 100 else hundreds_es)
+        head = SpokenSentence(f"{UNITS_EN[n // 100]} hundred", "cien" if n == 100 else hundreds_es)
         if n % 100 == 0:
             return head
         tail = number(n % 100)
         return SpokenSentence(f"{head.en} {tail.en}", f"{head.es} {tail.es}")
-    en = _UNITS_EN[n] if n < 20 else _TENS_EN[n // 10] + (f"-{_UNITS_EN[n % 10]}" if n % 10 else "")
-    es = _UNITS_ES[n] if n < 30 else _TENS_ES[n // 10] + (f" y {_UNITS_ES[n % 10]}" if n % 10 else "")
+    en = UNITS_EN[n] if n < 20 else TENS_EN[n // 10] + (f"-{UNITS_EN[n % 10]}" if n % 10 else "")
+    es = UNITS_ES[n] if n < 30 else TENS_ES[n // 10] + (f" y {UNITS_ES[n % 10]}" if n % 10 else "")
     return SpokenSentence(en, es)
 
 
 def ordinal(n: int) -> str:
     """The English ordinal 1..31 in words."""
-    if n in _ORDINALS:
-        return _ORDINALS[n]
-    return (
-        f"{_UNITS_EN[n]}th"
-        if n < 20
-        else f"{_TENS_EN[n // 10]}-{_ORDINALS.get(n % 10, _UNITS_EN[n % 10] + 'th')}"
-    )
+    tens, own = (n // 10, n % 10) if n > 20 and n % 10 else (0, n)
+    last = LEXICON["ordinals_en"].get(str(own)) or UNITS_EN[own] + "th"
+    return f"{TENS_EN[tens]}-{last}" if tens else last
 
 
 def _plural_es(word: str) -> str:
-    return PLURALS_ES.get(word) or word + ("s" if word[-1] in "aeiouéó" else "es")
+    return LEXICON["plurals_es"].get(word) or word + ("s" if word[-1] in "aeiouéó" else "es")
 
 
 def _the(row: Sequence[str]) -> str:
@@ -169,7 +95,7 @@ class SentenceDraw:
         noun = self.rng.choice(LEXICON["things"] + LEXICON["foods"] + LEXICON["animals"])
         n = number(self.rng.choice([*range(2, 21), 30, 40, 50, 60, 70, 80, 90]))
         return SpokenSentence(
-            f"{n.en} {PLURALS_EN.get(noun[0], noun[0] + 's')}", f"{n.es} {_plural_es(noun[1])}"
+            f"{n.en} {LEXICON['plurals_en'].get(noun[0], noun[0] + 's')}", f"{n.es} {_plural_es(noun[1])}"
         )
 
     def clock(self) -> SpokenSentence:

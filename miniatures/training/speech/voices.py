@@ -12,65 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import resample_poly
 
+from .sentences import LEXICON
+
 RATE = 16_000
 ACCENTS = {"en": ("en-us", "en-gb", "en-gb-x-rp", "en-gb-scotland", "en-029"), "es": ("es", "es-419")}
-# Variants that only change the timbre; whispers, robots and announcers are left out.
-SEEN_VARIANTS = (
-    "m1",
-    "m2",
-    "m3",
-    "m4",
-    "m5",
-    "m6",
-    "m8",
-    "f1",
-    "f2",
-    "f3",
-    "f5",
-    "Alex",
-    "Alicia",
-    "Andrea",
-    "Annie",
-    "Diogo",
-    "Gene",
-    "Henrique",
-    "Hugo",
-    "Lee",
-    "Marco",
-    "Mario",
-    "Michael",
-    "Mike",
-    "adam",
-    "anika",
-    "antonio",
-    "aunty",
-    "benjamin",
-    "boris",
-    "david",
-    "ed",
-    "edward",
-    "grandma",
-    "grandpa",
-    "iven",
-    "iven2",
-    "john",
-    "linda",
-    "marcelo",
-    "max",
-    "michel",
-    "pablo",
-    "paul",
-    "quincy",
-    "rob",
-    "robert",
-    "sandro",
-    "shelby",
-    "steph",
-    "travis",
-    "victor",
-    "zac",
-)
-UNSEEN_VARIANTS = ("m7", "f4", "Andy", "Denis", "belinda", "caleb", "edward2", "miguel", "pedro", "steph2")
 
 
 @dataclass(frozen=True)
@@ -89,7 +34,7 @@ def draw_voice(rng: random.Random, language: str, *, unseen: bool) -> Voice:
     """A random voice of the language; unseen ones are never used in training. Every fourth speaker leaves
     gaps between words.
     """
-    variant = rng.choice(UNSEEN_VARIANTS if unseen else SEEN_VARIANTS)
+    variant = rng.choice(LEXICON["unseen_variants" if unseen else "seen_variants"])
     gap = rng.randint(3, 30) if rng.random() < 0.25 else rng.choice([0, 0, 0, 1, 2])
     return Voice(
         f"{rng.choice(ACCENTS[language])}+{variant}", rng.randint(120, 215), rng.randint(25, 75), gap
