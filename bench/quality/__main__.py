@@ -29,7 +29,7 @@ from speech.transcript import Transcript
 from speech.vad import TurnDetection
 from speech.windows import Window
 
-from .direct import Direct, DirectListener
+from .direct import Direct
 from .exact import exact_bundle
 from .peer import peer_folder
 from .recordings import (
@@ -126,7 +126,7 @@ def long_recordings(
                 theirs[kind, mode] += found
         for mode, options in MODES.items():
             started, direct.asked = time.process_time(), 0
-            text = text_of(mode, DirectListener(direct).hear(recording.wave, options, PauseCutter()))
+            text = text_of(mode, direct.hear(recording.wave, options, PauseCutter()))
             found, gone = score(recording.text, text), lost([one.text for one in recording.utterances], text)
             report.line(
                 f"  conch {mode:23} {found}  {time.process_time() - started:6.1f} CPU s  {direct.asked} "
@@ -154,7 +154,7 @@ def pairs(report: Report, direct: Direct, said: list[Utterance], count: int = 42
     gone, offsets = 0, []
     for seed in range(count):
         recording = join([short[i] for i in rng.choice(len(short), 2, replace=False)], (2, 2), seed)
-        found = DirectListener(direct).hear(recording.wave, MODES["words"], PauseCutter())
+        found = direct.hear(recording.wave, MODES["words"], PauseCutter())
         texts = [text_of(mode, found) for mode in ("json", "verbose_json", "words")]
         gone += any(lost([one.text for one in recording.utterances], text) for text in texts)
         offsets += [
@@ -177,7 +177,7 @@ def hour(report: Report, direct: Direct, said: list[Utterance], seconds: float =
         parts += rng.sample(said, len(said))
     recording = join(parts, (0.2, 3), 8)
     started, direct.asked = time.process_time(), 0
-    found = DirectListener(direct).hear(recording.wave, MODES["words"], PauseCutter())
+    found = direct.hear(recording.wave, MODES["words"], PauseCutter())
     rate, gone = score(recording.text, found.text), lost([one.text for one in parts], found.text)
     report.line(
         f"\none file of {len(recording.wave) / 16_000:.0f} s: {rate}, {time.process_time() - started:.0f} "
@@ -200,7 +200,7 @@ def nothing_said(report: Report, direct: Direct) -> None:
     a clip of speech.
     """
     started = time.process_time()
-    DirectListener(direct).hear(jfk().wave, PLAIN, PauseCutter())
+    direct.hear(jfk().wave, PLAIN, PauseCutter())
     speech = time.process_time() - started
     sounds = {
         "silence": np.zeros(400_000),
@@ -211,11 +211,7 @@ def nothing_said(report: Report, direct: Direct) -> None:
     sounds |= {f"a second of {name}": wave[:16_000] for name, wave in sounds.items()}
     for name, wave in sounds.items():
         direct.asked, started = 0, time.process_time()
-        text = (
-            DirectListener(direct)
-            .hear(wave.astype(np.float32), replace(PLAIN, language=None), PauseCutter())
-            .text
-        )
+        text = direct.hear(wave.astype(np.float32), replace(PLAIN, language=None), PauseCutter()).text
         spent = time.process_time() - started
         report.line(f"{name}: {text!r}, {direct.asked} requests, {spent:.2f} CPU s; jfk.flac {speech:.2f}")
         report.goal(f"{name} gives words", met=not text)
@@ -234,7 +230,7 @@ def live(report: Report, direct: Direct) -> None:
         turns = [turn for turn in found if turn.speech]
         for turn in turns:
             started = time.monotonic()
-            texts.append(DirectListener(direct).hear(turn.wave, PLAIN, TurnOver(turn)).text)
+            texts.append(direct.hear(turn.wave, PLAIN, TurnOver(turn)).text)
             spent.append(time.monotonic() - started)
         rate = score(whole.text, " ".join(texts))
         report.line(
@@ -268,9 +264,7 @@ def precisions(report: Report, bundle: Path, exact: Path, said: list[Utterance])
     for folder, precision in ((bundle, None), (exact, "f32")):
         direct = Direct(folder, precision)
         for mode in modes:
-            found = score(
-                recording.text, DirectListener(direct).hear(recording.wave, MODES[mode], PauseCutter()).text
-            )
+            found = score(recording.text, direct.hear(recording.wave, MODES[mode], PauseCutter()).text)
             rates[precision, mode] = found.rate
             report.line(f"{'weights in 32 bits' if precision else 'as served'}, {mode}: {found}")
         direct.close()
@@ -308,7 +302,7 @@ def word_times(report: Report, bundle: Path, weights: Path, said: list[Utterance
     heads = json.loads((weights / "generation_config.json").read_text("utf-8"))["alignment_heads"]
     theirs = openai_words(openai_model(weights, heads), recording.wave)
     direct = Direct(bundle)
-    ours = DirectListener(direct).hear(recording.wave, MODES["words"], PauseCutter()).words
+    ours = direct.hear(recording.wave, MODES["words"], PauseCutter()).words
     direct.close()
     off = np.array(list(apart(ours, theirs)))
     report.line(
@@ -366,7 +360,7 @@ def main() -> int:
     if "words" in wanted:
         word_times(report, bundle, layout, said)
     direct = Direct(bundle)
-    heard = DirectListener(direct).hear(jfk().wave, PLAIN, PauseCutter()).text
+    heard = direct.hear(jfk().wave, PLAIN, PauseCutter()).text
     report.line(f"{given.model_id}, {direct.graphs.precision}; jfk.flac: {heard}")
     if "silence" in wanted:
         nothing_said(report, direct)

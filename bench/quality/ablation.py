@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from math import inf
 from multiprocessing import get_context
 from pathlib import Path
@@ -25,7 +26,7 @@ from speech.cutters import PauseCutter
 from speech.options import Options
 from speech.tuning import TUNING
 
-from .recordings import Recording, Utterance, conditions, join
+from .recordings import Recording, Utterance, conditions, join, kept
 
 HERE = Path(__file__).parent
 EVERY = 10**6
@@ -74,21 +75,14 @@ TEXTS = {"en": "conversation.txt", "es": "spanish.txt", "de": "german.txt"}
 
 def utterances(weights: Path, language: str) -> list[Utterance]:
     """Return the sentences of a language, each in the next voice; German has voices of other languages."""
-    from .conversations import JUDGED, styles
-    from .voices import Voices
+    from .conversations import JUDGED, say
 
     voices = {"en": JUDGED, "es": ("ef_dora", "em_alex", "em_santa"), "de": ("ff_siwis", "am_michael")}
     cache, spoken = weights / "voices" / "ablation", []
-    cache.mkdir(parents=True, exist_ok=True)
-    synthesis: Voices | None = None
     for i, text in enumerate((HERE / TEXTS[language]).read_text("utf-8").splitlines()):
-        path = cache / f"{language}-{i}.npy"
-        if not path.exists():
-            synthesis = synthesis or Voices(weights, styles(weights))
-            voice = voices[language][i % len(voices[language])]
-            wave = synthesis.say(text, voice, 0.9 + i % 5 * 0.05, {"en": "en-us"}.get(language, language))
-            np.save(path, wave.astype(np.float16))
-        spoken.append(Utterance(text, np.load(path).astype(np.float32)))
+        voice, accent = voices[language][i % len(voices[language])], {"en": "en-us"}.get(language, language)
+        said = partial(say, weights, text, voice, 0.9 + i % 5 * 0.05, accent)
+        spoken.append(Utterance(text, kept(cache / f"{language}-{i}.npy", said)))
     return spoken
 
 
@@ -104,11 +98,10 @@ def recordings(weights: Path, orders: range) -> Iterator[tuple[str, int, Recordi
 
 def _run(given: argparse.Namespace, names: list[str]) -> None:
     """Transcribe everything with each of these rules off, in this process."""
-    from .direct import Direct, DirectListener
+    from .direct import Direct
 
     every = list(recordings(given.weights, given.orders))
     direct = Direct(given.engines / given.model_id / given.target)
-    listener = DirectListener(direct)
     for name in names:
         for field, value in RULES[name].items():
             object.__setattr__(TUNING, field, value)
@@ -116,7 +109,7 @@ def _run(given: argparse.Namespace, names: list[str]) -> None:
         def transcribed(one: tuple[str, int, Recording]) -> dict[str, Any]:
             kind, order, recording = one
             options = replace(OPTIONS, language=KINDS[kind][0])
-            found = listener.hear(recording.wave, options, PauseCutter())
+            found = direct.hear(recording.wave, options, PauseCutter())
             starts = [segment.start for segment in found.segments]
             return {"kind": kind, "order": order, "text": found.text, "starts": starts}
 

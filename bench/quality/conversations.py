@@ -11,12 +11,13 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .recordings import noisy, telephone
+from .recordings import kept, noisy, telephone
 from .voices import RATE, Voices
 
 Floats = NDArray[np.float32]
@@ -90,17 +91,14 @@ def styles(weights: Path) -> Path:
 
 def _spoken(job: tuple[Path, str, str, float, Path]) -> None:
     weights, voice, text, speed, path = job
-    if not path.exists():
-        wave = _voices(weights).say(text, voice, speed)
-        partial = path.with_suffix(".partial.npy")
-        np.save(partial, wave.astype(np.float16))
-        partial.replace(path)
+    kept(path, partial(say, weights, text, voice, speed))
 
 
-def _voices(weights: Path) -> Voices:
+def say(weights: Path, text: str, voice: str, speed: float, language: str = "en-us") -> Floats:
+    """Synthesize a text as `Voices.say` does, in one of Kokoro's voices, which are loaded once."""
     if weights not in _LOADED:
         _LOADED[weights] = Voices(weights, styles(weights))
-    return _LOADED[weights]
+    return _LOADED[weights].say(text, voice, speed, language)
 
 
 _LOADED: dict[Path, Voices] = {}
@@ -119,7 +117,6 @@ def speak(weights: Path, voices: Sequence[str], texts: Sequence[str], processes:
         for i, text in enumerate((*BACK_CHANNELS, *texts))
         for voice in voices
     ]
-    place(weights, "", "").parent.mkdir(parents=True, exist_ok=True)
     _spoken(jobs[0])  # fetches the model before several processes would
     with ProcessPoolExecutor(processes) as pool:
         list(pool.map(_spoken, jobs, chunksize=4))

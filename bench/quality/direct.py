@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from speech.windows import Window
 
 Floats = NDArray[np.float32]
 BLOCK = 64_000
+WINDOWS_AT_ONCE = 4
 
 
 class Direct:
@@ -86,32 +86,23 @@ class Direct:
         result = await loop.run_in_executor(self.threads, self.transcribe, arrays, set(outputs))
         return {name: result[name] for name in outputs}
 
-
-@dataclass
-class DirectListener:
-    """Transcribes recordings as the gateway does."""
-
-    direct: Direct
-    at_once: int = 4
-
     def hear(self, wave: Floats, options: Options, cutter: Cutter) -> Transcript:
-        """Transcribe a recording, samples [n] at 16 kHz."""
+        """Transcribe a recording, samples [n] at 16 kHz, as the gateway does."""
         return asyncio.run(self._hear(wave, options, cutter))
 
     async def _hear(self, wave: Floats, options: Options, cutter: Cutter) -> Transcript:
-        transcriber = Transcriber(self.direct, self.at_once)
-        source = self._windows(wave, cutter)
+        transcriber = Transcriber(self, WINDOWS_AT_ONCE)
+        source = _windows(wave, cutter)
 
         async def windows() -> Any:
             while (window := await asyncio.to_thread(next, source, None)) is not None:
                 yield window
 
-        return joined(
-            [part async for part in transcriber.transcribe(self.direct.pool, windows(), options, "direct")]
-        )
+        parts = transcriber.transcribe(self.pool, windows(), options, "direct")
+        return joined([part async for part in parts])
 
-    @staticmethod
-    def _windows(wave: Floats, cutter: Cutter) -> Iterator[Window]:
-        for at in range(0, len(wave), BLOCK):
-            yield from cutter.feed(wave[at : at + BLOCK])
-        yield from cutter.finish()
+
+def _windows(wave: Floats, cutter: Cutter) -> Iterator[Window]:
+    for at in range(0, len(wave), BLOCK):
+        yield from cutter.feed(wave[at : at + BLOCK])
+    yield from cutter.finish()

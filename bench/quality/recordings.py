@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -61,20 +62,25 @@ def jfk() -> Utterance:
     return Utterance(JFK_TEXT, media.decode(JFK, max_seconds=60, time_limit=60))
 
 
+def kept(path: Path, say: Callable[[], Floats]) -> Floats:
+    """Return an utterance from its file, which is made of `say` if missing: samples [n] in half precision."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(".partial.npy")
+        np.save(unfinished, say().astype(np.float16))
+        unfinished.replace(path)
+    return np.asarray(np.load(path), np.float32)
+
+
 def utterances(weights: Path, most: int | None = None) -> list[Utterance]:
     """Return every sentence, or the first `most`, each in the next voice at its own speed, and the real
     recording. They are synthesized once, then stored next to the weights, so that runs can be compared.
     """
     cache, voices = weights / "voices" / "said", Voices(weights)
-    cache.mkdir(parents=True, exist_ok=True)
     rng, spoken = np.random.default_rng(1), []
     for i, text in enumerate((HERE / "sentences.txt").read_text("utf-8").splitlines()[:most]):
-        voice, speed, path = NAMES[i % len(NAMES)], float(rng.uniform(0.85, 1.15)), cache / f"{i}.npy"
-        if not path.exists():
-            partial = path.with_suffix(".partial.npy")
-            np.save(partial, voices.say(text, voice, speed).astype(np.float16))
-            partial.replace(path)
-        spoken.append(Utterance(text, np.load(path).astype(np.float32)))
+        say = partial(voices.say, text, NAMES[i % len(NAMES)], float(rng.uniform(0.85, 1.15)))
+        spoken.append(Utterance(text, kept(cache / f"{i}.npy", say)))
     real = jfk()
     return [*spoken, replace(real, wave=trimmed(real.wave))]
 
