@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from subprocess import SubprocessError
@@ -210,15 +210,10 @@ def kill_one(
 
 
 def _answers(server: DeploymentClient, index: int) -> bool:
-    try:
-        return (
-            httpx.get(
-                f"{server.kserve}/instances/{index}/v2/models/whisper_bls/ready", timeout=5, trust_env=False
-            ).status_code
-            == 200
-        )
-    except httpx.HTTPError:
-        return False
+    url = f"{server.kserve}/instances/{index}/v2/models/whisper_bls/ready"
+    with suppress(httpx.HTTPError):
+        return httpx.get(url, timeout=5, trust_env=False).status_code == 200
+    return False
 
 
 def nvidias(deployment: RunningRound) -> dict[str, list[str]]:
