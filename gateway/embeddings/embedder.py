@@ -15,6 +15,7 @@ from conch.deployment import Pool
 from conch.errors import ApiError, refused
 from conch.names import EMBEDDERS, PICTURE_EMBEDDERS
 from conch.pictures import Picture
+from conch.tasks import results_of
 
 from ..triton import Triton
 from .schema import Item, too_long
@@ -135,12 +136,7 @@ async def embed(
         async with at_once:
             await work.run(numbers, f"{request_id}.{n}")
 
-    try:
-        async with asyncio.TaskGroup() as group:
-            for n, numbers in enumerate(parts(items)):
-                group.create_task(run(n, numbers))
-    except ExceptionGroup as failed:  # not except*: Python 3.11.2 wraps what that raises in a group again
-        raise failed.exceptions[0] from None
+    await results_of(run(n, numbers) for n, numbers in enumerate(parts(items)))
     if not truncate and lengths.max() > pool.positions:
         number = int(np.flatnonzero(lengths > pool.positions)[0])
         raise too_long(number, int(lengths[number]), pool)

@@ -16,7 +16,7 @@ from fastapi.responses import JSONResponse
 from conch.deployment import Pool
 from conch.errors import ApiError, invalid, refused
 from conch.pictures import MOST_URL_BYTES
-from conch.tasks import end
+from conch.tasks import end, results_of
 
 from ..disconnect import cancel_on_disconnect
 from ..errors import error_body
@@ -75,20 +75,14 @@ class GenerationRun:
         Raises:
             ApiError: the first failure.
         """
+        triton, pool, name = self.services.triton, self.pool, self.request_id
         try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [
-                    group.create_task(
-                        whole(self.services.triton, self.pool, question, f"{self.request_id}.{i}")
-                    )
-                    for i, question in enumerate(self.asked)
-                ]
-        except (
-            ExceptionGroup
-        ) as failed:  # not except*: what that raises, Python 3.11.2 wraps in a group again
-            first = failed.exceptions[0]
-            raise (self._told(first) if isinstance(first, ApiError) else first) from None
-        return [piece for task in tasks for piece in task.result()]
+            found = await results_of(
+                whole(triton, pool, call, f"{name}.{i}") for i, call in enumerate(self.asked)
+            )
+        except ApiError as error:
+            raise self._told(error) from None
+        return [piece for pieces in found for piece in pieces]
 
     def _told(self, error: ApiError) -> ApiError:
         """Report an error in a grammar under the client's own field."""
