@@ -109,10 +109,10 @@ class SqliteDocuments:
         if page.statuses:
             more += f' and "status" in ({",".join("?" * len(page.statuses))})'
             values += page.statuses
-        for bound, sign in ((page.after, "<" if page.descending else ">"), (page.before, ">")):
+        signs = ("<", ">") if page.descending else (">", "<")
+        for bound, sign in zip((page.after, page.before), signs, strict=True):
             if bound is not None:
-                turned = {"<": ">", ">": "<"}[sign] if bound is page.before and not page.descending else sign
-                more += f' and "order" {turned} ?'
+                more += f' and "order" {sign} ?'
                 values.append(bound)
         way = "desc" if page.descending else "asc"
         text = f'select {NAMES} from records where "kind" = ?{more} order by "order" {way} limit ?'  # noqa: S608
