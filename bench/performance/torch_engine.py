@@ -282,6 +282,12 @@ def generating(model: Any, runtime: TorchRuntime, size: int) -> dict[str, float]
     return {"ms": round(ms, 1), "rtfx": round(size * WINDOW / ms * 1e3, 1)}
 
 
+def export(family: str, shape: str, folder: str) -> None:
+    """Write an engine folder with random weights of a shape."""
+    command = [sys.executable, "-m", "build.targets.torch.export", "--family", family]
+    subprocess.run([*command, "--weights", f"random:{shape}", "--output", folder], cwd=ROOT, check=True)
+
+
 def machine() -> dict[str, str]:
     """Describe the machine."""
     found = {"torch": torch.__version__, "python": sys.version.split()[0]}
@@ -309,9 +315,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as work:
         engine = Path(work)
         began = time.perf_counter()
-        command = [sys.executable, "-m", "build.targets.torch.export", "--family", "whisper"]
-        command += ["--weights", f"random:{given.shape}", "--output", work]
-        subprocess.run(command, cwd=ROOT, check=True)
+        export("whisper", given.shape, work)
         say("export_s", round(time.perf_counter() - began, 1))
         began = time.perf_counter()
         runtime = TorchRuntime(engine, parameters)

@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from serving.engine.collected import Collected
 from serving.engine.jobs import Job, Limits
-from serving.engine.sampling import Hypothesis, Sampling
+from serving.engine.sampling import Sampling
 from serving.engine.scheduler import Scheduler
 from serving.engine.torch.runtime import TorchRuntime
 
@@ -46,28 +47,6 @@ SHAPES = {
 }
 
 
-class Text:
-    """A request, and when each of its tokens came."""
-
-    def __init__(self) -> None:
-        self.asked, self.came, self.stopped = time.perf_counter(), list[float](), False
-
-    def cancelled(self) -> bool:
-        return self.stopped
-
-    def update(self, beams: list[Hypothesis]) -> None:
-        self.came.append(time.perf_counter())
-
-    def finish(self, beams: list[Hypothesis]) -> None:
-        """See Listener."""
-
-    def fail(self, error: Exception) -> None:
-        """See Listener."""
-
-    def aligned(self, attention: Any) -> None:
-        """See Listener."""
-
-
 def prompt(number: int, length: int) -> tuple[int, ...]:
     """Return random ids."""
     return tuple(np.random.default_rng(number).integers(10, 31_000, length).tolist())
@@ -78,10 +57,13 @@ def joining(runtime: TorchRuntime, piece: int) -> dict[str, float]:
     scheduler = Scheduler(runtime, Limits(max_rows=ROWS, join_at_once=8, prefill_tokens=piece))
     scheduler.start()
 
-    def ask(number: int, read: int, new: int) -> Text:
-        text = Text()
-        scheduler.submit(Job(prompt(number, read), Sampling(max_tokens=new, end_id=-1), text, streaming=True))
-        return text
+    def ask(number: int, read: int, new: int) -> tuple[float, list[float]]:
+        """Send a request, and return when it was sent, and when each of its tokens came so far."""
+        came, sampling = list[float](), Sampling(max_tokens=new, end_id=-1)
+        listener = Collected(lambda _: came.append(time.perf_counter()))
+        asked = time.perf_counter()
+        scheduler.submit(Job(prompt(number, read), sampling, listener, streaming=True))
+        return asked, came
 
     running = [ask(number, 64, POSITIONS - 65) for number in range(RUNNING)]
     time.sleep(1.0)
@@ -93,10 +75,10 @@ def joining(runtime: TorchRuntime, piece: int) -> dict[str, float]:
         time.sleep(EACH)
     ended = time.perf_counter()
     scheduler.stop()
-    came = [np.array(text.came) for text in running]
+    came = [np.array(times) for _, times in running]
     gaps = np.concatenate([np.diff(one[(one > began) & (one < ended)]) for one in came]) * 1e3
     quiet = np.concatenate([np.diff(one[(one > alone) & (one < began)]) for one in came]) * 1e3
-    first = [(text.came[0] - text.asked) * 1e3 for text in joined if text.came]
+    first = [(times[0] - asked) * 1e3 for asked, times in joined if times]
     return {
         "step": round(float(np.median(quiet)), 2),
         "gap_p50": round(float(np.median(gaps)), 2),

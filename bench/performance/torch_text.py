@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import subprocess
-import sys
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -25,7 +23,7 @@ from build import checkpoints
 from serving.engine.torch.runtime import TorchRuntime
 
 from .stage import Results
-from .torch_engine import NEW, ROOT, Load, machine, synchronize, timed
+from .torch_engine import NEW, Load, export, machine, synchronize, timed
 
 READ = 64
 FAMILIES = {"gpt2-medium": "gpt2", "flan-t5-base": "t5", "bart-large": "bart"}
@@ -91,8 +89,7 @@ def main() -> None:
     for name in given.models:
         family = FAMILIES[name]
         with tempfile.TemporaryDirectory() as work:
-            command = [sys.executable, "-m", "build.targets.torch.export", "--family", family]
-            subprocess.run([*command, "--weights", f"random:{name}", "--output", work], cwd=ROOT, check=True)
+            export(family, name, work)
             runtime = TorchRuntime(Path(work), {"precision": "float16", "max_rows": max(sizes)})
         model, _ = checkpoints.load(family, f"random:{name}")
         start = getattr(model.config, "decoder_start_token_id", None) or 0
