@@ -22,11 +22,11 @@ def _commands() -> dict[int, list[str]]:
 
 def server(stack: Stack, index: int) -> int:
     """The tritonserver of an instance."""
-    door = stack.instance(index)["http"].removesuffix(".http")
+    prefix = stack.instance(index)["http"].removesuffix(".http")
     (found,) = [
         pid
         for pid, words in _commands().items()
-        if words[0].endswith("/tritonserver") and f"--http-address={door}.inner.http" in words
+        if words[0].endswith("/tritonserver") and f"--http-address={prefix}.inner.http" in words
     ]
     return found
 

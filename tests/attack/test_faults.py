@@ -64,8 +64,8 @@ def kill_gateway(stack: Stack) -> Back:
     os.kill(old, signal.SIGKILL)
 
     def back() -> bool:
-        with contextlib.suppress(httpx.HTTPError), httpx.HTTPTransport(uds=socket) as door:
-            with httpx.Client(transport=door, base_url="http://gateway") as client:
+        with contextlib.suppress(httpx.HTTPError), httpx.HTTPTransport(uds=socket) as transport:
+            with httpx.Client(transport=transport, base_url="http://gateway") as client:
                 alive = client.get("/health/live").status_code == 200
             return alive and another(lambda: processes.gateway(stack, 0), old)
         return False

@@ -22,8 +22,8 @@ def processes(*words: str) -> list[int]:
 
 def tritonserver(stack: Stack, index: int) -> int:
     """The process id of an instance's tritonserver."""
-    door = stack.instance(index)["http"].removesuffix(".http")
-    found = processes("bin/tritonserver", f"--http-address={door}.inner.http\0")
+    prefix = stack.instance(index)["http"].removesuffix(".http")
+    found = processes("bin/tritonserver", f"--http-address={prefix}.inner.http\0")
     assert len(found) == 1, f"triton-{index}: {found}"
     return found[0]
 

@@ -181,10 +181,10 @@ def test_hours_in_bounded_memory(stack: Stack, corpus: Corpus) -> None:
     times = round(3 * HOURS) or 1
     content = mulaw(np.tile(wave[::2], times), rate=8000)
     transcribe(stack, pcm(wave[: 120 * RATE]))  # buffers and kernels that stay come with the first windows
-    door = stack.instance(0)["http"].removesuffix(".http")
+    prefix = stack.instance(0)["http"].removesuffix(".http")
     parts = {
-        "gateway": family(f"-m gateway {door[5:].removesuffix('triton-0')}", children=False),
-        "triton-0": family(f"--http-address={door}.inner.http", children=True),
+        "gateway": family(f"-m gateway {prefix[5:].removesuffix('triton-0')}", children=False),
+        "triton-0": family(f"--http-address={prefix}.inner.http", children=True),
     }
     assert all(parts.values()), parts
     pids = [pid for found in parts.values() for pid in found]

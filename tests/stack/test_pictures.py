@@ -26,9 +26,9 @@ from PIL import Image
 
 from miniatures.training.answers.corpus import asked
 from miniatures.training.answers.evaluate import AnswerPair, AnswerPeer, held_out
-from miniatures.training.answers.models import normalized
 from miniatures.training.answers.pictures import ALL, drawn, small
 from miniatures.training.answers.questions import PictureQuestion, questions
+from miniatures.training.pictures.train import normalized
 from scripts.clients import ask
 from tests.ports import first_port
 

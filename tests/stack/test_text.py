@@ -139,11 +139,11 @@ def test_twenty_at_once_say_the_same(text_stack: Stack) -> None:
 
 
 def infer(
-    stack: Stack, door: str, model: str, name: str, arrays: dict[str, np.ndarray], outputs: list[str]
+    stack: Stack, protocol: str, model: str, name: str, arrays: dict[str, np.ndarray], outputs: list[str]
 ) -> dict[str, np.ndarray]:
     """One inference over HTTP or gRPC."""
-    module = http if door == "http" else grpc
-    address = f"{stack.kserve.removeprefix('http://')}/models/{model}" if door == "http" else stack.grpc
+    module = http if protocol == "http" else grpc
+    address = f"{stack.kserve.removeprefix('http://')}/models/{model}" if protocol == "http" else stack.grpc
     triton = module.InferenceServerClient(address)
     inputs = tensors(module, **arrays)
     wanted = [module.InferRequestedOutput(output) for output in outputs]

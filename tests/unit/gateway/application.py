@@ -77,7 +77,7 @@ class FakeTriton:
             }
 
 
-Door = tuple[TestClient, FakeTriton]
+Gateway = tuple[TestClient, FakeTriton]
 
 
 @contextmanager
@@ -97,7 +97,7 @@ def application(folder: Path, *pools: Pool, triton: Any, **settings: Any) -> Ite
 @contextmanager
 def text_gateway(
     folder: Path, chat: Chat | None, *abilities: str, positions: int = 512, **settings: Any
-) -> Iterator[Door]:
+) -> Iterator[Gateway]:
     """One text model, `mini`, which can complete and what `abilities` name."""
     capabilities = frozenset({"completion", *abilities})
     pool = Pool("mini", "llama", (0,), capabilities=capabilities, positions=positions, chat=chat)

@@ -6,13 +6,13 @@ import pytest
 
 from gateway.observe import log_json_lines
 
-from .application import Door, FakeTriton
+from .application import FakeTriton, Gateway
 
 log_json_lines()
 
 
 @pytest.fixture
-def door(opened: Door) -> Door:
+def gateway(opened: Gateway) -> Gateway:
     """The file's application, whose fake has been reset."""
     opened[1].__dict__ = FakeTriton().__dict__
     opened[0].app_state["services"].generations.inside.clear()

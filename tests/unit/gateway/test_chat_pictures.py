@@ -13,7 +13,7 @@ from conch.deployment import Chat, Pool
 from conch.errors import ApiError
 from tests.fakes.http_server import Handler, answering
 
-from .application import Door, FakeTriton, application, chunks
+from .application import FakeTriton, Gateway, application, chunks
 
 # As LLaVA 1.5's: content in parts, pictures before text.
 TEMPLATE = (
@@ -26,7 +26,7 @@ RED, BLUE = "data:image/png;base64,cmVk", "data:image/jpeg;base64,Ymx1ZQ=="
 
 
 @pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """A model that looks at pictures, and one that reads text alone."""
     able, both = frozenset({"completion"}), frozenset({"completion", "pictures"})
     looks = Pool("looks", "llava", (0,), capabilities=both, positions=256, chat=Chat(TEMPLATE))
@@ -44,15 +44,15 @@ def text(words: str) -> dict[str, Any]:
     return {"type": "text", "text": words}
 
 
-def post(door: Door, *messages: tuple[str, Any], model: str = "looks", **fields: Any) -> Any:
+def post(gateway: Gateway, *messages: tuple[str, Any], model: str = "looks", **fields: Any) -> Any:
     rows = [{"role": role, "content": content} for role, content in messages]
-    return door[0].post("/v1/chat/completions", json={"model": model, "messages": rows, **fields})
+    return gateway[0].post("/v1/chat/completions", json={"model": model, "messages": rows, **fields})
 
 
-def test_pictures_come_in_their_order(door: Door) -> None:
+def test_pictures_come_in_their_order(gateway: Gateway) -> None:
     """Of several messages; the template says where each stands, `detail` changes nothing."""
     answer = post(
-        door,
+        gateway,
         ("system", "be brief"),
         ("user", [picture(RED, detail="high"), text("which colour?")]),
         ("assistant", "red"),
@@ -61,17 +61,17 @@ def test_pictures_come_in_their_order(door: Door) -> None:
     )
     assert answer.status_code == 200
     assert answer.json()["choices"][0]["message"]["content"] == "one two"
-    (asked,) = door[1].asked
+    (asked,) = gateway[1].asked
     assert asked["image_urls"].tolist() == [[RED.encode(), BLUE.encode()]]
     assert asked["text_input"].item().decode() == (
         "SYSTEM: be brief USER: <image>\nwhich colour? ASSISTANT: red USER: <image>\nand this? ASSISTANT:"
     )
 
 
-def test_streamed(door: Door) -> None:
+def test_streamed(gateway: Gateway) -> None:
     """With usage; the data URLs go as the strings that they are."""
     answer = post(
-        door,
+        gateway,
         ("user", [picture(RED), text("which?")]),
         stream=True,
         stream_options={"include_usage": True},
@@ -79,13 +79,13 @@ def test_streamed(door: Door) -> None:
     events = chunks(answer)
     assert "".join(e["choices"][0]["delta"].get("content", "") for e in events if e["choices"]) == "one two"
     assert events[-1]["usage"]["completion_tokens"] == 2
-    assert door[1].asked[0]["image_urls"] == [RED]
+    assert gateway[1].asked[0]["image_urls"] == [RED]
 
 
-def test_text_alone(door: Door) -> None:
+def test_text_alone(gateway: Gateway) -> None:
     """A model that looks at pictures needs none."""
-    assert post(door, ("user", "hello")).status_code == 200
-    assert "image_urls" not in door[1].asked[0]
+    assert post(gateway, ("user", "hello")).status_code == 200
+    assert "image_urls" not in gateway[1].asked[0]
 
 
 @pytest.mark.parametrize(
@@ -124,28 +124,30 @@ def test_text_alone(door: Door) -> None:
         ),
     ],
 )
-def test_what_is_refused(door: Door, role: str, content: Any, fields: dict[str, Any], says: str) -> None:
+def test_what_is_refused(
+    gateway: Gateway, role: str, content: Any, fields: dict[str, Any], says: str
+) -> None:
     """A 400 that says which message, before anything is asked."""
-    answer = post(door, (role, content), **fields)
+    answer = post(gateway, (role, content), **fields)
     assert answer.status_code == 400
     assert says in answer.json()["error"]["message"]
-    assert not door[1].asked
+    assert not gateway[1].asked
 
 
-def test_what_the_model_refuses_is_about_the_messages(door: Door) -> None:
+def test_what_the_model_refuses_is_about_the_messages(gateway: Gateway) -> None:
     """Decoding happens there, and its words come back."""
-    door[1].error = ApiError(400, "image_urls: picture 1 is not a picture that can be read; send PNG")
-    answer = post(door, ("user", [picture(RED), text("which?")]))
+    gateway[1].error = ApiError(400, "image_urls: picture 1 is not a picture that can be read; send PNG")
+    answer = post(gateway, ("user", [picture(RED), text("which?")]))
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "messages"
 
 
-def test_models_say_what_they_take(door: Door) -> None:
+def test_models_say_what_they_take(gateway: Gateway) -> None:
     """OpenAI's list, with more."""
-    rows = {row["id"]: row for row in door[0].get("/v1/models").json()["data"]}
+    rows = {row["id"]: row for row in gateway[0].get("/v1/models").json()["data"]}
     assert rows["looks"]["input_modalities"] == ["image", "text"]
     assert rows["reads"]["input_modalities"] == ["text"]
-    assert door[0].get("/v1/models/looks").json() == rows["looks"]
+    assert gateway[0].get("/v1/models/looks").json() == rows["looks"]
 
 
 class Gallery(Handler):
@@ -172,15 +174,15 @@ def gallery() -> Iterator[str]:
         yield server.url.removeprefix("http://")
 
 
-def test_hosts_that_are_named(door: Door, gallery: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hosts_that_are_named(gateway: Gateway, gallery: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are asked, others not; what does not come is a 400."""
-    settings = door[0].app_state["services"].settings
+    settings = gateway[0].app_state["services"].settings
     monkeypatch.setattr(settings, "picture_hosts", f"example.org, {gallery}")
-    assert post(door, ("user", [picture(f"http://{gallery}/red"), text("which?")])).status_code == 200
-    assert door[1].asked[0]["image_urls"].item() == b"data:application/octet-stream;base64,cmVk"
+    assert post(gateway, ("user", [picture(f"http://{gallery}/red"), text("which?")])).status_code == 200
+    assert gateway[1].asked[0]["image_urls"].item() == b"data:application/octet-stream;base64,cmVk"
     half = {"role": "user", "content": [picture(f"http://{gallery}/\ud800")]}
     body = json.dumps({"model": "looks", "messages": [half]})  # as an escape, which UTF-8 has no room for
-    assert door[0].post("/v1/chat/completions", content=body).status_code == 400
+    assert gateway[0].post("/v1/chat/completions", content=body).status_code == 400
     for url, says in (
         (f"http://{gallery}/elsewhere", "answered 302"),
         (f"http://{gallery}/gone", "answered 404"),
@@ -191,7 +193,7 @@ def test_hosts_that_are_named(door: Door, gallery: str, monkeypatch: pytest.Monk
         ("http://127.0.0.1:1/red", "is a remote URL"),
         (f"http://{gallery}@127.0.0.1:1/red", "is a remote URL"),
     ):
-        answer = post(door, ("user", [picture(url), text("which?")]))
+        answer = post(gateway, ("user", [picture(url), text("which?")]))
         assert answer.status_code == 400
         assert says in answer.json()["error"]["message"]
-    assert len(door[1].asked) == 1
+    assert len(gateway[1].asked) == 1

@@ -19,7 +19,7 @@ from gateway.text.generator import StopSequenceFilter, TextDelta, Token
 from gateway.text.responses import ChatWriter, CompletionWriter, usage_of
 from gateway.text.schema import MOST_TEXTS, MOST_WORDS, ChatRequest, CompletionRequest
 
-from .application import CALL, Door, chunks, text_gateway
+from .application import CALL, Gateway, chunks, text_gateway
 
 QUICK = settings(max_examples=200, deadline=None, database=None, derandomize=True)
 TEMPLATE = (
@@ -29,7 +29,7 @@ TEMPLATE = (
 
 
 @pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     folder = tmp_path_factory.mktemp("gateway")
     with text_gateway(folder, Chat(TEMPLATE), positions=64, generations_per_instance=2) as found:
         yield found
@@ -65,12 +65,12 @@ def test_sampling_as_the_checkpoint_recommends_it(
             assert answer.json()["temperature"] == asked.get("temperature", 0.7)
 
 
-def post(door: Door, **fields: Any) -> Any:
-    return door[0].post("/v1/completions", json={"model": "mini", "prompt": "a b c", **fields})
+def post(gateway: Gateway, **fields: Any) -> Any:
+    return gateway[0].post("/v1/completions", json={"model": "mini", "prompt": "a b c", **fields})
 
 
-def places(door: Door) -> int:
-    inside: int = door[0].app_state["services"].generations.inside["mini"]
+def places(gateway: Gateway) -> int:
+    inside: int = gateway[0].app_state["services"].generations.inside["mini"]
     return inside
 
 
@@ -169,26 +169,26 @@ def test_a_chat_begins_with_a_role_and_ends_with_a_reason() -> None:
     assert [chunk["choices"][0]["finish_reason"] for chunk in found] == [None, None, "stop"]
 
 
-def test_a_whole_answer(door: Door) -> None:
+def test_a_whole_answer(gateway: Gateway) -> None:
     """Two prompts, two texts each."""
-    answer = post(door, prompt=["a b c", "d"], n=2, max_tokens=2, echo=True).json()
+    answer = post(gateway, prompt=["a b c", "d"], n=2, max_tokens=2, echo=True).json()
     assert [choice["text"] for choice in answer["choices"]] == ["a b c one two"] * 2 + ["d one two"] * 2
     assert [choice["finish_reason"] for choice in answer["choices"]] == ["length"] * 4
     assert answer["usage"] == {"prompt_tokens": 4, "completion_tokens": 8, "total_tokens": 12}
 
 
-def test_null_is_left_out(door: Door) -> None:
+def test_null_is_left_out(gateway: Gateway) -> None:
     """OpenAI's clients send it for defaults."""
     penalties = ("presence_penalty", "frequency_penalty")
     fields = ("n", "stream", "echo", "max_tokens", "logprobs", "stop", "suffix", "best_of", *penalties)
-    assert post(door, **dict.fromkeys((*fields, "temperature", "seed"))).status_code == 200
-    assert post(door, model=None).json()["error"]["message"] == "model is missing; send it"
+    assert post(gateway, **dict.fromkeys((*fields, "temperature", "seed"))).status_code == 200
+    assert post(gateway, model=None).json()["error"]["message"] == "model is missing; send it"
 
 
-def test_usage_of_a_stream_does_not_depend_on_who_is_first(door: Door) -> None:
-    door[1].order = [2, 4, 5, 0, 1, 3]
+def test_usage_of_a_stream_does_not_depend_on_who_is_first(gateway: Gateway) -> None:
+    gateway[1].order = [2, 4, 5, 0, 1, 3]
     found = chunks(
-        post(door, prompt=["a b c", "d"], n=3, stream=True, stream_options={"include_usage": True})
+        post(gateway, prompt=["a b c", "d"], n=3, stream=True, stream_options={"include_usage": True})
     )
     assert found[0]["choices"][0]["index"] == 3
     assert found[-1]["usage"] == {"prompt_tokens": 4, "completion_tokens": 12, "total_tokens": 16}
@@ -196,10 +196,10 @@ def test_usage_of_a_stream_does_not_depend_on_who_is_first(door: Door) -> None:
 
 
 @pytest.mark.parametrize("stop", [None, " two", "ne t", "o"])
-def test_streams_say_the_same_as_answers(door: Door, stop: str | None) -> None:
+def test_streams_say_the_same_as_answers(gateway: Gateway, stop: str | None) -> None:
     """Text, tokens, offsets and the reason of the end."""
-    whole = post(door, logprobs=0, stop=stop).json()["choices"][0]
-    found = [chunk["choices"][0] for chunk in chunks(post(door, logprobs=0, stop=stop, stream=True))]
+    whole = post(gateway, logprobs=0, stop=stop).json()["choices"][0]
+    found = [chunk["choices"][0] for chunk in chunks(post(gateway, logprobs=0, stop=stop, stream=True))]
     assert "".join(choice["text"] for choice in found) == whole["text"]
     for name in ("tokens", "text_offset", "token_logprobs"):
         assert [item for choice in found for item in choice["logprobs"][name]] == whole["logprobs"][name], (
@@ -213,23 +213,23 @@ def test_streams_say_the_same_as_answers(door: Door, stop: str | None) -> None:
     [ApiError(503, "lost; send it again", code="unavailable"), KeyError("text_output")],
     ids=["known", "unknown"],
 )
-def test_an_error_in_the_middle_ends_the_stream(door: Door, error: Exception) -> None:
+def test_an_error_in_the_middle_ends_the_stream(gateway: Gateway, error: Exception) -> None:
     """Never a stream that waits for ever; the place is free again."""
-    door[1].error = error
-    answer = post(door, stream=True, n=2)
+    gateway[1].error = error
+    answer = post(gateway, stream=True, n=2)
     assert " one" in answer.text
     if isinstance(error, ApiError):
         assert chunks(answer)[-1]["error"]["code"] == "unavailable"
-    assert places(door) == 0
+    assert places(gateway) == 0
 
 
-def test_an_error_at_once_is_no_stream(door: Door) -> None:
+def test_an_error_at_once_is_no_stream(gateway: Gateway) -> None:
     """A plain answer with a status."""
-    door[1].words = ()
-    door[1].error = ApiError(400, "the text has 900 tokens, this model has 64 positions; shorten it")
-    answer = post(door)
+    gateway[1].words = ()
+    gateway[1].error = ApiError(400, "the text has 900 tokens, this model has 64 positions; shorten it")
+    answer = post(gateway)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "prompt")
-    assert places(door) == 0
+    assert places(gateway) == 0
 
 
 @pytest.mark.parametrize(
@@ -241,9 +241,9 @@ def test_an_error_at_once_is_no_stream(door: Door) -> None:
         ("stop_words_list has …", "stop"),
     ],
 )
-def test_what_the_model_refuses_names_the_callers_field(door: Door, said: str, param: str) -> None:
-    door[1].error = ApiError(400, said)
-    assert post(door).json()["error"]["param"] == param
+def test_what_the_model_refuses_names_the_callers_field(gateway: Gateway, said: str, param: str) -> None:
+    gateway[1].error = ApiError(400, said)
+    assert post(gateway).json()["error"]["param"] == param
 
 
 HALF = "\ud800"
@@ -286,11 +286,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(
     ("fields", "param"), REFUSED, ids=[f"{param}-{i}" for i, (_, param) in enumerate(REFUSED)]
 )
-def test_forms_refuse_before_triton_is_asked(door: Door, fields: dict[str, Any], param: str) -> None:
+def test_forms_refuse_before_triton_is_asked(gateway: Gateway, fields: dict[str, Any], param: str) -> None:
     body = json.dumps({"model": "mini", "prompt": "x", **fields})
-    answer = door[0].post("/v1/completions", content=body, headers={"content-type": "application/json"})
+    answer = gateway[0].post("/v1/completions", content=body, headers={"content-type": "application/json"})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
-    assert not door[1].asked
+    assert not gateway[1].asked
 
 
 @pytest.mark.parametrize(
@@ -312,9 +312,9 @@ def test_forms_refuse_before_triton_is_asked(door: Door, fields: dict[str, Any],
     ],
 )
 def test_a_refusal_says_what_it_must_be_and_what_it_is(
-    door: Door, fields: dict[str, Any], message: str
+    gateway: Gateway, fields: dict[str, Any], message: str
 ) -> None:
-    answer = door[0].post("/v1/completions", json={"model": "mini", "prompt": "x", **fields})
+    answer = gateway[0].post("/v1/completions", json={"model": "mini", "prompt": "x", **fields})
     assert (answer.status_code, answer.json()["error"]["message"]) == (400, message)
 
 
@@ -328,8 +328,8 @@ def test_a_refusal_says_what_it_must_be_and_what_it_is(
         (b"", "application/json"),
     ],
 )
-def test_bodies_that_are_none(door: Door, body: bytes, kind: str) -> None:
-    answer = door[0].post("/v1/completions", content=body, headers={"content-type": kind})
+def test_bodies_that_are_none(gateway: Gateway, body: bytes, kind: str) -> None:
+    answer = gateway[0].post("/v1/completions", content=body, headers={"content-type": kind})
     assert answer.status_code == 400
     assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
 
@@ -349,9 +349,9 @@ def test_a_long_list_is_one_fault() -> None:
     assert error.value.error_count() < 10
 
 
-def test_a_body_of_another_type_is_told_which(door: Door) -> None:
+def test_a_body_of_another_type_is_told_which(gateway: Gateway) -> None:
     """What curl -d sends without a header."""
-    answer = door[0].post(
+    answer = gateway[0].post(
         "/v1/completions",
         content=b'{"model": "mini"}',
         headers={"content-type": "application/x-www-form-urlencoded"},
@@ -359,51 +359,51 @@ def test_a_body_of_another_type_is_told_which(door: Door) -> None:
     assert "Content-Type: application/json" in answer.json()["error"]["message"]
 
 
-def chat(door: Door, *messages: dict[str, Any], **fields: Any) -> Any:
+def chat(gateway: Gateway, *messages: dict[str, Any], **fields: Any) -> Any:
     body = json.dumps({"model": "mini", "messages": messages, **fields})
-    return door[0].post("/v1/chat/completions", content=body, headers={"content-type": "application/json"})
+    return gateway[0].post("/v1/chat/completions", content=body, headers={"content-type": "application/json"})
 
 
-def test_a_chat(door: Door) -> None:
+def test_a_chat(gateway: Gateway) -> None:
     """The template sees content, parts of it, and names."""
     content = [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]
-    answer = chat(door, {"role": "user", "name": "Ann ", "content": content}, n=2)
-    assert door[1].asked[0]["text_input"].item() == b"Ann a b"
+    answer = chat(gateway, {"role": "user", "name": "Ann ", "content": content}, n=2)
+    assert gateway[1].asked[0]["text_input"].item() == b"Ann a b"
     assert [choice["message"]["content"] for choice in answer.json()["choices"]] == ["one two"] * 2
     assert answer.json()["usage"]["prompt_tokens"] == 3
 
 
-def test_a_chat_that_is_refused(door: Door) -> None:
+def test_a_chat_that_is_refused(gateway: Gateway) -> None:
     """By the template, or because its text is none."""
     for message, said in (
         ({"role": "system", "content": "x"}, "no system here"),
         ({"role": "user", "content": HALF}, "surrogate"),
     ):
-        error = chat(door, message).json()["error"]
+        error = chat(gateway, message).json()["error"]
         assert error["param"] == "messages"
         assert said in error["message"]
 
 
-def test_an_answer_may_be_sent_back(door: Door) -> None:
+def test_an_answer_may_be_sent_back(gateway: Gateway) -> None:
     """As the official SDK does it: a message with all its fields, most of them null; and what changes no text
     is no error.
     """
-    answer = chat(door, {"role": "user", "content": "x"}).json()["choices"][0]["message"]
+    answer = chat(gateway, {"role": "user", "content": "x"}).json()["choices"][0]["message"]
     history = [
         {"role": "user", "content": "x"},
         {**answer, "refusal": None, "tool_calls": None, "annotations": []},
         {"role": "user", "content": "x"},
     ]
     plain = {"store": False, "metadata": {"run": "1"}, "service_tier": "auto"}
-    assert chat(door, *history, **plain, tools=[], tool_choice="none").status_code == 200
-    assert chat(door, *history, tools=[{"type": "function"}]).json()["error"]["param"] == "tools"
+    assert chat(gateway, *history, **plain, tools=[], tool_choice="none").status_code == 200
+    assert chat(gateway, *history, tools=[{"type": "function"}]).json()["error"]["param"] == "tools"
     harmless = {
         "store": True,
         "reasoning_effort": "high",  # no variable of this template
         "verbosity": "low",
         "prompt_cache_retention": "24h",
     }
-    assert chat(door, *history, **harmless).status_code == 200
+    assert chat(gateway, *history, **harmless).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -431,20 +431,20 @@ def test_an_answer_may_be_sent_back(door: Door) -> None:
         ),
     ],
 )
-def test_a_bad_message_is_named(door: Door, message: dict[str, Any], says: str) -> None:
-    answer = chat(door, message)
+def test_a_bad_message_is_named(gateway: Gateway, message: dict[str, Any], says: str) -> None:
+    answer = chat(gateway, message)
     error = answer.json()["error"]
     assert (answer.status_code, error["param"], error["message"]) == (400, "messages", says)
 
 
 def test_a_model_without_template_has_no_chat(tmp_path: Path) -> None:
-    with text_gateway(tmp_path, None) as door:
-        error = chat(door, {"role": "user", "content": "x"}).json()["error"]
+    with text_gateway(tmp_path, None) as gateway:
+        error = chat(gateway, {"role": "user", "content": "x"}).json()["error"]
     assert "does not support chat; models here that do: none" in error["message"]
 
 
-def test_one_request_too_many_is_told_to_come_back(door: Door) -> None:
-    door[0].app_state["services"].generations.inside["mini"] = 2
-    answer = post(door, stream=True)
+def test_one_request_too_many_is_told_to_come_back(gateway: Gateway) -> None:
+    gateway[0].app_state["services"].generations.inside["mini"] = 2
+    answer = post(gateway, stream=True)
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "overloaded")
     assert int(answer.headers["retry-after"]) >= 1

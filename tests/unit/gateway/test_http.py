@@ -22,7 +22,7 @@ class Silent:
 
 
 @pytest.fixture
-def door(tmp_path: Path) -> Iterator[TestClient]:
+def gateway(tmp_path: Path) -> Iterator[TestClient]:
     able = frozenset({"transcription"})
     speech = [
         Pool(name, "whisper", (0,), capabilities=able, languages=known, built=1_700_000_000)
@@ -33,10 +33,10 @@ def door(tmp_path: Path) -> Iterator[TestClient]:
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/health/live", "/v1/models/a"])
-def test_head_is_get_without_a_body(door: TestClient, path: str) -> None:
-    answer = door.head(path)
+def test_head_is_get_without_a_body(gateway: TestClient, path: str) -> None:
+    answer = gateway.head(path)
     assert (answer.status_code, answer.content) == (200, b"")
-    assert answer.headers["content-length"] == door.get(path).headers["content-length"]
+    assert answer.headers["content-length"] == gateway.get(path).headers["content-length"]
 
 
 @pytest.mark.parametrize(
@@ -48,8 +48,8 @@ def test_head_is_get_without_a_body(door: TestClient, path: str) -> None:
         ("DELETE", "/v1/files/x", 404, None),
     ],
 )
-def test_methods(door: TestClient, method: str, path: str, status: int, allow: str | None) -> None:
-    answer = door.request(method, path)
+def test_methods(gateway: TestClient, method: str, path: str, status: int, allow: str | None) -> None:
+    answer = gateway.request(method, path)
     assert (answer.status_code, answer.headers.get("allow")) == (status, allow)
 
 
@@ -65,8 +65,8 @@ def test_methods(door: TestClient, method: str, path: str, status: int, allow: s
         ("/v1/frobnicate", "not found"),
     ],
 )
-def test_a_path_that_is_not_here_says_what_was_meant(door: TestClient, path: str, said: str) -> None:
-    answer = door.post(path)
+def test_a_path_that_is_not_here_says_what_was_meant(gateway: TestClient, path: str, said: str) -> None:
+    answer = gateway.post(path)
     assert answer.status_code == 404
     assert said in answer.json()["error"]["message"]
     assert answer.json()["error"]["code"] == "not_found"
@@ -81,9 +81,9 @@ def test_a_path_that_is_not_here_says_what_was_meant(door: TestClient, path: str
     ],
 )
 def test_bodies_that_cannot_be_read(
-    door: TestClient, body: bytes, headers: dict[str, str], status: int, said: str
+    gateway: TestClient, body: bytes, headers: dict[str, str], status: int, said: str
 ) -> None:
-    answer = door.post(
+    answer = gateway.post(
         "/v1/chat/completions", content=body, headers={"content-type": "application/json", **headers}
     )
     assert answer.status_code == status
@@ -99,21 +99,21 @@ def test_bodies_that_cannot_be_read(
         *[("gpt-realtime-whisper", "a"), ("mine", "b.en"), ("b.en", "b.en")],
     ],
 )
-def test_names_of_openais_models_mean_the_first_one(door: TestClient, name: str, found: str) -> None:
-    row = door.get(f"/v1/models/{name}").json()
+def test_names_of_openais_models_mean_the_first_one(gateway: TestClient, name: str, found: str) -> None:
+    row = gateway.get(f"/v1/models/{name}").json()
     assert (row["id"], row["created"]) == (found, 1_700_000_000)
 
 
-def test_a_name_that_nobody_has(door: TestClient) -> None:
-    error = door.get("/v1/models/b-en").json()["error"]
+def test_a_name_that_nobody_has(gateway: TestClient) -> None:
+    error = gateway.get("/v1/models/b-en").json()["error"]
     assert error["code"] == "model_not_found"
     assert "did you mean 'b.en'?" in error["message"]
-    assert door.get("/v1/models/text-embedding-3-small").status_code == 404
+    assert gateway.get("/v1/models/text-embedding-3-small").status_code == 404
 
 
-def test_an_english_model_refuses_by_the_clients_field(door: TestClient) -> None:
+def test_an_english_model_refuses_by_the_clients_field(gateway: TestClient) -> None:
     def ask(path: str, **fields: str) -> dict[str, Any]:
-        answer = door.post(path, data={"model": "b.en", **fields}, files={"file": ("a.wav", b"RIFF")})
+        answer = gateway.post(path, data={"model": "b.en", **fields}, files={"file": ("a.wav", b"RIFF")})
         assert answer.status_code == 400
         return dict(answer.json()["error"])
 

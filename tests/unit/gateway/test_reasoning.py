@@ -16,7 +16,7 @@ from openai.types.responses import Response
 from conch.deployment import Chat
 from gateway.text.filters import Phase, ReasoningFilter
 
-from .application import CALL, Door, chunks, text_gateway
+from .application import CALL, Gateway, chunks, text_gateway
 from .test_responses_api import CALLED, events
 from .test_tools import ADD, TAGGED
 
@@ -37,20 +37,20 @@ THOUGHT = ("<thi", "nk>\nLet me", " see.\n</th", "ink>\n\nIt is", " 4.")
 
 
 @pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     with text_gateway(tmp_path_factory.mktemp("gateway"), Chat(TEMPLATE), "guided_decoding") as found:
         yield found
 
 
 @pytest.fixture(autouse=True)
-def answers_begin_with_reasoning(door: Door) -> None:
-    door[1].words = THOUGHT
+def answers_begin_with_reasoning(gateway: Gateway) -> None:
+    gateway[1].words = THOUGHT
 
 
-def chat(door: Door, *messages: dict[str, Any], **fields: Any) -> Any:
+def chat(gateway: Gateway, *messages: dict[str, Any], **fields: Any) -> Any:
     conversation = messages or ({"role": "user", "content": "2 + 2?"},)
     body = {"model": "mini", "messages": conversation, **fields}
-    return door[0].post("/v1/chat/completions", json=body)
+    return gateway[0].post("/v1/chat/completions", json=body)
 
 
 def streamed(answer: Any) -> dict[str, str]:
@@ -63,49 +63,49 @@ def streamed(answer: Any) -> dict[str, str]:
     return found
 
 
-def test_reasoning_is_not_the_answer(door: Door) -> None:
+def test_reasoning_is_not_the_answer(gateway: Gateway) -> None:
     """Whole and streamed."""
-    message = chat(door).json()["choices"][0]["message"]
+    message = chat(gateway).json()["choices"][0]["message"]
     assert (message["reasoning_content"], message["content"]) == ("Let me see.", "It is 4.")
-    found = streamed(chat(door, stream=True))
+    found = streamed(chat(gateway, stream=True))
     assert (found["reasoning_content"], found["content"]) == ("Let me see.", "It is 4.")
 
 
-def test_an_answer_without_reasoning(door: Door) -> None:
-    door[1].words = ("<this is", " 4.")
-    assert chat(door).json()["choices"][0]["message"] == {
+def test_an_answer_without_reasoning(gateway: Gateway) -> None:
+    gateway[1].words = ("<this is", " 4.")
+    assert chat(gateway).json()["choices"][0]["message"] == {
         "role": "assistant", "content": "<this is 4.", "refusal": None,
     }  # fmt: skip
-    assert streamed(chat(door, stream=True)) == {"role": "assistant", "content": "<this is 4."}
+    assert streamed(chat(gateway, stream=True)) == {"role": "assistant", "content": "<this is 4."}
 
 
-def test_reasoning_that_is_cut(door: Door) -> None:
+def test_reasoning_that_is_cut(gateway: Gateway) -> None:
     """By max_tokens: there is no answer, and the reason says so."""
-    door[1].words = ("<think>", " Let me")
-    for cut in (chat(door, max_tokens=2), chat(door, max_tokens=2, stream=True)):
+    gateway[1].words = ("<think>", " Let me")
+    for cut in (chat(gateway, max_tokens=2), chat(gateway, max_tokens=2, stream=True)):
         assert '"finish_reason":"length"' in cut.text.replace(" ", "") and "<think>" not in cut.text
-    choice = chat(door, max_tokens=2).json()["choices"][0]
+    choice = chat(gateway, max_tokens=2).json()["choices"][0]
     assert (choice["message"]["content"], choice["message"]["reasoning_content"]) == ("", "Let me")
 
 
-def test_a_call_after_reasoning(door: Door) -> None:
-    door[1].words = ("<think>", "I add.", "</think>\n", TAGGED)
-    choice = chat(door, tools=[ADD]).json()["choices"][0]
+def test_a_call_after_reasoning(gateway: Gateway) -> None:
+    gateway[1].words = ("<think>", "I add.", "</think>\n", TAGGED)
+    choice = chat(gateway, tools=[ADD]).json()["choices"][0]
     assert choice["finish_reason"] == "tool_calls" and choice["message"]["reasoning_content"] == "I add."
     assert choice["message"]["tool_calls"][0]["function"]["name"] == "add"
 
 
-def test_a_grammar_leaves_no_room_for_it(door: Door) -> None:
-    door[1].words = ('{"a": "<think>"}',)
-    answer = chat(door, response_format={"type": "json_object"})
+def test_a_grammar_leaves_no_room_for_it(gateway: Gateway) -> None:
+    gateway[1].words = ('{"a": "<think>"}',)
+    answer = chat(gateway, response_format={"type": "json_object"})
     assert answer.json()["choices"][0]["message"]["content"] == '{"a": "<think>"}'
 
 
 def test_a_prompt_that_opens_it(tmp_path: Path) -> None:
     """Then the answer has only its end."""
-    with text_gateway(tmp_path, Chat(OPENED)) as door:
-        door[1].words = ("Let me see.", "</think>", "It is 4.")
-        message = chat(door).json()["choices"][0]["message"]
+    with text_gateway(tmp_path, Chat(OPENED)) as gateway:
+        gateway[1].words = ("Let me see.", "</think>", "It is 4.")
+        message = chat(gateway).json()["choices"][0]["message"]
     assert (message["reasoning_content"], message["content"]) == ("Let me see.", "It is 4.")
 
 
@@ -119,36 +119,36 @@ def test_a_prompt_that_opens_it(tmp_path: Path) -> None:
         ({"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": True}}, False),
     ],
 )
-def test_it_can_be_turned_off(door: Door, fields: dict[str, Any], off: bool) -> None:
-    chat(door, **fields)
-    assert door[1].asked[-1]["text_input"].item().decode().endswith("</think>\n\n") == off
+def test_it_can_be_turned_off(gateway: Gateway, fields: dict[str, Any], off: bool) -> None:
+    chat(gateway, **fields)
+    assert gateway[1].asked[-1]["text_input"].item().decode().endswith("</think>\n\n") == off
     if "reasoning_effort" in fields and len(fields) == 1:
         body = {"model": "mini", "input": "2 + 2?", "reasoning": {"effort": fields["reasoning_effort"]}}
-        door[0].post("/v1/responses", json=body)
-        assert door[1].asked[-1]["text_input"].item().decode().endswith("</think>\n\n") == off
+        gateway[0].post("/v1/responses", json=body)
+        assert gateway[1].asked[-1]["text_input"].item().decode().endswith("</think>\n\n") == off
 
 
-def test_an_effort_that_is_no_text(door: Door) -> None:
-    refused = chat(door, reasoning_effort=3)
+def test_an_effort_that_is_no_text(gateway: Gateway) -> None:
+    refused = chat(gateway, reasoning_effort=3)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "reasoning_effort")
 
 
 @pytest.mark.parametrize(
     "names", [("reasoning_content",), ("reasoning",), ("reasoning", "reasoning_content")]
 )
-def test_the_model_reads_what_it_thought(door: Door, names: tuple[str, ...]) -> None:
+def test_the_model_reads_what_it_thought(gateway: Gateway, names: tuple[str, ...]) -> None:
     question = {"role": "user", "content": "2 + 2?"}
     called = {"role": "assistant", "content": "", "tool_calls": [CALL], **dict.fromkeys(names, "I add.")}
-    chat(door, question, called, {"role": "tool", "tool_call_id": CALL["id"], "content": "4"})
-    prompt = door[1].asked[-1]["text_input"].item().decode()
+    chat(gateway, question, called, {"role": "tool", "tool_call_id": CALL["id"], "content": "4"})
+    prompt = gateway[1].asked[-1]["text_input"].item().decode()
     assert "assistant:<think>I add.</think> calls" in prompt
 
 
-def test_responses(door: Door) -> None:
+def test_responses(gateway: Gateway) -> None:
     """An item of its own, which may be sent back."""
     body = {"model": "mini", "input": "2 + 2?"}
-    whole = Response.model_validate(door[0].post("/v1/responses", json=body).json(), strict=True)
-    found = events(door[0].post("/v1/responses", json={**body, "stream": True}))
+    whole = Response.model_validate(gateway[0].post("/v1/responses", json=body).json(), strict=True)
+    found = events(gateway[0].post("/v1/responses", json={**body, "stream": True}))
     for response in (whole, found[-1].response):
         reasoning, message = response.output
         assert (reasoning.type, reasoning.content[0].text) == ("reasoning", "Let me see.")
@@ -160,8 +160,8 @@ def test_responses(door: Door) -> None:
     result = {"type": "function_call_output", "call_id": CALLED["call_id"], "output": "4"}
     thought = whole.output[0].model_dump(exclude_none=True)
     sent = [{"role": "user", "content": "2 + 2?"}, thought, CALLED, result]
-    assert door[0].post("/v1/responses", json={**body, "input": sent}).status_code == 200
-    assert "<think>Let me see.</think> calls" in door[1].asked[-1]["text_input"].item().decode()
+    assert gateway[0].post("/v1/responses", json={**body, "input": sent}).status_code == 200
+    assert "<think>Let me see.</think> calls" in gateway[1].asked[-1]["text_input"].item().decode()
 
 
 THOUGHT_OF = {"type": "reasoning", "summary": []}
@@ -194,40 +194,40 @@ def reasoning(*texts: str) -> dict[str, Any]:
         ([CALLED, THOUGHT_OF, CALLED, {"role": "user", "content": "x"}], "assistant: callsuser:x"),
     ],
 )
-def test_reasoning_belongs_to_what_follows(door: Door, items: list[Any], prompt: str) -> None:
+def test_reasoning_belongs_to_what_follows(gateway: Gateway, items: list[Any], prompt: str) -> None:
     sent = {"model": "mini", "input": [{"role": "user", "content": "q"}, *items]}
-    assert door[0].post("/v1/responses", json=sent).status_code == 200
-    asked = door[1].asked[-1]["text_input"].item().decode()
+    assert gateway[0].post("/v1/responses", json=sent).status_code == 200
+    asked = gateway[1].asked[-1]["text_input"].item().decode()
     assert asked.removesuffix("assistant:").removeprefix("user:q") == prompt
 
 
-def test_reasoning_at_the_end_of_an_input(door: Door) -> None:
+def test_reasoning_at_the_end_of_an_input(gateway: Gateway) -> None:
     sent = {"model": "mini", "input": [{"role": "user", "content": "q"}, reasoning("A")]}
-    refused = door[0].post("/v1/responses", json=sent)
+    refused = gateway[0].post("/v1/responses", json=sent)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "input")
 
 
-def test_a_cut_answer_has_whole_reasoning(door: Door) -> None:
+def test_a_cut_answer_has_whole_reasoning(gateway: Gateway) -> None:
     """Its end is told before the answer, though a possible call holds that back."""
-    door[1].words = ("<think>a", "</think>\n", '{"a": 1')
+    gateway[1].words = ("<think>a", "</think>\n", '{"a": 1')
     add = {"type": "function", "name": "add", "parameters": {}}
     body = {"model": "mini", "input": "2 + 2?", "tools": [add], "max_output_tokens": 3, "stream": True}
-    found = events(door[0].post("/v1/responses", json=body))
+    found = events(gateway[0].post("/v1/responses", json=body))
     (done,) = [event.item for event in found if event.type == "response.output_item.done"][:1]
     thought, message = found[-1].response.output
     assert (found[-1].type, done.status, thought.status) == ("response.incomplete", "completed", "completed")
     assert message.status == "incomplete"
 
 
-def test_a_grammar_turns_it_off(door: Door) -> None:
-    chat(door, response_format={"type": "json_object"})
-    assert door[1].asked[-1]["text_input"].item().decode().endswith("</think>\n\n")
+def test_a_grammar_turns_it_off(gateway: Gateway) -> None:
+    chat(gateway, response_format={"type": "json_object"})
+    assert gateway[1].asked[-1]["text_input"].item().decode().endswith("</think>\n\n")
 
 
-def test_completions_take_the_field(door: Door) -> None:
+def test_completions_take_the_field(gateway: Gateway) -> None:
     """It changes nothing there."""
     body = {"model": "mini", "prompt": "x", "reasoning_effort": "low"}
-    assert door[0].post("/v1/completions", json=body).status_code == 200
+    assert gateway[0].post("/v1/completions", json=body).status_code == 200
 
 
 def test_a_tag_that_the_prompt_has_too() -> None:

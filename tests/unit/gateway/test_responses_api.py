@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from conch.deployment import Chat
 
-from .application import Door, text_gateway
+from .application import Gateway, text_gateway
 from .test_tools import CHATML, SCHEMA, guide
 
 EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
@@ -21,13 +21,13 @@ CALLED = {"type": "function_call", "call_id": "call_1", "name": "add", "argument
 
 
 @pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     with text_gateway(tmp_path_factory.mktemp("gateway"), Chat(CHATML), "guided_decoding") as found:
         yield found
 
 
-def ask(door: Door, **fields: Any) -> Any:
-    return door[0].post("/v1/responses", json={"model": "mini", "input": "add 1", **fields})
+def ask(gateway: Gateway, **fields: Any) -> Any:
+    return gateway[0].post("/v1/responses", json={"model": "mini", "input": "add 1", **fields})
 
 
 def events(answer: Any) -> list[Any]:
@@ -39,20 +39,20 @@ def events(answer: Any) -> list[Any]:
     return [EVENT.validate_python(row) for row in rows]
 
 
-def test_a_whole_answer(door: Door) -> None:
+def test_a_whole_answer(gateway: Gateway) -> None:
     """As the SDK types it; fields that change nothing are taken."""
     answer = ask(
-        door, store=True, metadata={"a": "b"}, reasoning={"effort": "low"}, include=[], max_output_tokens=9
+        gateway, store=True, metadata={"a": "b"}, reasoning={"effort": "low"}, include=[], max_output_tokens=9
     )
     found = Response.model_validate(answer.json(), strict=True)
     assert (found.status, found.output_text, found.output[0].type) == ("completed", "one two", "message")
     assert found.usage and (found.usage.output_tokens, found.usage.input_tokens > 0) == (2, True)
-    assert door[1].asked[-1]["max_tokens"].item() == 9
+    assert gateway[1].asked[-1]["max_tokens"].item() == 9
 
 
-def test_a_stream(door: Door) -> None:
+def test_a_stream(gateway: Gateway) -> None:
     """Deltas make the text; the last event has the whole response."""
-    found = events(ask(door, stream=True))
+    found = events(ask(gateway, stream=True))
     assert [event.type.removeprefix("response.") for event in found] == [
         "created", "in_progress", "output_item.added", "content_part.added", "output_text.delta",
         "output_text.delta", "output_text.done", "content_part.done", "output_item.done", "completed",
@@ -63,10 +63,10 @@ def test_a_stream(door: Door) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_call(door: Door, stream: bool) -> None:
+def test_a_call(gateway: Gateway, stream: bool) -> None:
     """An item of its own; a text before it stays."""
-    door[1].words = ("So: <tool_", 'call>{"name": "add", "arguments": {"a": 1}}</tool_call>')
-    answer = ask(door, tools=[ADD], stream=stream)
+    gateway[1].words = ("So: <tool_", 'call>{"name": "add", "arguments": {"a": 1}}</tool_call>')
+    answer = ask(gateway, tools=[ADD], stream=stream)
     found = events(answer)[-1].response if stream else Response.model_validate(answer.json())
     text, call = found.output
     assert (text.content[0].text.strip(), call.name, call.arguments) == ("So:", "add", '{"a": 1}')
@@ -77,15 +77,15 @@ def test_a_call(door: Door, stream: bool) -> None:
         ]
 
 
-def test_a_cut_answer_is_incomplete(door: Door) -> None:
+def test_a_cut_answer_is_incomplete(gateway: Gateway) -> None:
     """Whole and streamed, with OpenAI's reason."""
     for stream in (False, True):
-        answer = ask(door, max_output_tokens=2, stream=stream)
+        answer = ask(gateway, max_output_tokens=2, stream=stream)
         found = events(answer)[-1].response if stream else Response.model_validate(answer.json())
         assert (found.status, found.incomplete_details.reason) == ("incomplete", "max_output_tokens")
 
 
-def test_the_model_is_told(door: Door) -> None:
+def test_the_model_is_told(gateway: Gateway) -> None:
     """Instructions, messages in parts, calls and their answers; a schema is a grammar."""
     history = [
         {
@@ -102,15 +102,15 @@ def test_the_model_is_told(door: Door) -> None:
         {"role": "user", "content": "again"},
     ]
     form = {"type": "json_schema", "name": "x", "schema": SCHEMA, "strict": True}
-    answer = ask(door, input=history, instructions="be brief", tools=[ADD], text={"format": form})
+    answer = ask(gateway, input=history, instructions="be brief", tools=[ADD], text={"format": form})
     assert answer.status_code == 200, answer.text
-    prompt = door[1].asked[-1]["text_input"].item().decode()
+    prompt = gateway[1].asked[-1]["text_input"].item().decode()
     assert prompt.startswith("<|im_start|>system\nbe brief") and "<|im_start|>user\nadd 1<|im_end|>" in prompt
     assert (
         '<tool_call>\n{"name": "add", "arguments": {"a": 1}}' in prompt and "<tool_response>\n2\n" in prompt
     )
     assert "<|im_start|>assistant\ntwo<|im_end|>" in prompt
-    assert guide(door[1]) == ("json_schema", SCHEMA)
+    assert guide(gateway[1]) == ("json_schema", SCHEMA)
 
 
 @pytest.mark.parametrize(
@@ -132,20 +132,22 @@ def test_the_model_is_told(door: Door) -> None:
         ({"input": "x" * 100_000}, "input"),
     ],
 )
-def test_what_is_wrong_is_named(door: Door, fields: dict[str, Any], param: str) -> None:
+def test_what_is_wrong_is_named(gateway: Gateway, fields: dict[str, Any], param: str) -> None:
     """By the field of this route."""
-    answer = ask(door, **fields)
+    answer = ask(gateway, **fields)
     error = answer.json()["error"]
     assert answer.status_code == 400 and error["param"].startswith(param), error
     assert error["message"].startswith(error["param"].partition("[")[0]), error
 
 
-def test_a_failure_behind_other_events_is_an_event(door: Door) -> None:
+def test_a_failure_behind_other_events_is_an_event(gateway: Gateway) -> None:
     """As OpenAI has it: type error, with the message."""
     from conch.errors import ApiError
 
-    door[1].error = ApiError(503, "gone")
+    gateway[1].error = ApiError(503, "gone")
     rows = [
-        json.loads(line[6:]) for line in ask(door, stream=True).text.split("\n") if line.startswith("data: ")
+        json.loads(line[6:])
+        for line in ask(gateway, stream=True).text.split("\n")
+        if line.startswith("data: ")
     ]
     assert (rows[-1]["type"], rows[-1]["message"]) == ("error", "gone")

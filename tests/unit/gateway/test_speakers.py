@@ -25,9 +25,9 @@ from gateway.audio.schema import parse_transcription, parse_translation
 from gateway.audio.speakers import SpeakersWanted
 from speech.speakers.model import Count
 from speech.transcript import Segment, Transcript, Word
-from tests.unit.gateway.test_http import door
+from tests.unit.gateway.test_http import gateway
 
-__all__ = ["door"]
+__all__ = ["gateway"]
 SPOKEN = Transcript(
     "Yes & no. <b>",
     "en",
@@ -145,10 +145,10 @@ def test_subtitles() -> None:
     ],
 )
 def test_a_deployment_without_the_model_says_what_is_missing(
-    door: TestClient, fields: dict[str, str], param: str
+    gateway: TestClient, fields: dict[str, str], param: str
 ) -> None:
     file = ("a.wav", recording(np.zeros(16_000)))
-    answer = door.post("/v1/audio/transcriptions", files={"file": file}, data={"model": "a", **fields})
+    answer = gateway.post("/v1/audio/transcriptions", files={"file": file}, data={"model": "a", **fields})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
     assert "speakers added to MODEL_ID" in answer.json()["error"]["message"]
 
@@ -223,8 +223,8 @@ def test_what_the_second_way_through_a_file_finds_is_the_clients(
     assert (refused.value.status, refused.value.code) == (400, "invalid_file")
 
 
-def test_fields_of_a_form_are_bounded_together(door: TestClient) -> None:
-    answer = door.post(
+def test_fields_of_a_form_are_bounded_together(gateway: TestClient) -> None:
+    answer = gateway.post(
         "/v1/audio/transcriptions",
         files={"file": ("a.wav", recording(np.zeros(16_000)))},
         data={"model": "a", "known_speaker_references[]": ["x" * (8 << 20)] * 5},

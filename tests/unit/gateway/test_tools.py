@@ -16,7 +16,7 @@ from conch.errors import ApiError
 from gateway.text.chat import _parsed
 from gateway.text.tools import CallFilter, Calling, Tool
 
-from .application import CALL, Door, FakeTriton, chunks, text_gateway
+from .application import CALL, FakeTriton, Gateway, chunks, text_gateway
 
 CHATML = (Path(__file__).parents[3] / "build/assets/chat/chatml_tools.jinja").read_text("utf-8")
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
@@ -27,15 +27,15 @@ TAGGED = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
 
 
 @pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     with text_gateway(tmp_path_factory.mktemp("gateway"), Chat(CHATML), "guided_decoding") as found:
         yield found
 
 
-def ask(door: Door, **fields: Any) -> Any:
+def ask(gateway: Gateway, **fields: Any) -> Any:
     messages = [{"role": "user", "content": "add 1"}]
     body = json.dumps({"model": "mini", "messages": messages, **fields})  # half a surrogate pair, too
-    return door[0].post("/v1/chat/completions", content=body, headers={"content-type": "application/json"})
+    return gateway[0].post("/v1/chat/completions", content=body, headers={"content-type": "application/json"})
 
 
 def guide(fake: FakeTriton) -> tuple[str, Any]:
@@ -91,14 +91,14 @@ def test_a_stream_says_what_the_whole_says(parts: list[str], cuts: list[int]) ->
     assert "".join((shown + rest).split()) == "".join(whole.split())
 
 
-def test_a_call_whole_and_streamed(door: Door) -> None:
+def test_a_call_whole_and_streamed(gateway: Gateway) -> None:
     """As OpenAI has it: no content, an id, JSON arguments, and why the answer ended."""
-    door[1].words = ("<tool_", 'call>\n{"name": "add", ', '"arguments": {"a": 1}}', "</tool_call>")
-    choice = ask(door, tools=[ADD]).json()["choices"][0]
+    gateway[1].words = ("<tool_", 'call>\n{"name": "add", ', '"arguments": {"a": 1}}', "</tool_call>")
+    choice = ask(gateway, tools=[ADD]).json()["choices"][0]
     assert choice["finish_reason"] == "tool_calls" and choice["message"]["content"] is None
     (call,) = choice["message"]["tool_calls"]
     assert (call["type"], call["function"]) == ("function", {"name": "add", "arguments": '{"a": 1}'})
-    rows = [row["choices"][0] for row in chunks(ask(door, tools=[ADD], stream=True))]
+    rows = [row["choices"][0] for row in chunks(ask(gateway, tools=[ADD], stream=True))]
     assert [row["delta"] for row in rows[:1]] == [{"role": "assistant", "content": ""}]
     (made,) = [row["delta"]["tool_calls"] for row in rows if "tool_calls" in row["delta"]]
     assert made[0]["index"] == 0 and made[0]["function"] == call["function"]
@@ -106,7 +106,7 @@ def test_a_call_whole_and_streamed(door: Door) -> None:
     assert rows[-1]["finish_reason"] == "tool_calls"
 
 
-def test_the_model_is_told(door: Door) -> None:
+def test_the_model_is_told(gateway: Gateway) -> None:
     """Tools, calls and their answers reach the template; `none` hides them; developer is system here."""
     history = [
         {"role": "developer", "content": "be brief"},
@@ -114,17 +114,17 @@ def test_the_model_is_told(door: Door) -> None:
         {"role": "assistant", "content": None, "tool_calls": [CALL]},
         {"role": "tool", "tool_call_id": "call_1", "content": "2"},
     ]
-    assert ask(door, messages=history, tools=[ADD]).status_code == 200
-    prompt = door[1].asked[-1]["text_input"].item().decode()
+    assert ask(gateway, messages=history, tools=[ADD]).status_code == 200
+    prompt = gateway[1].asked[-1]["text_input"].item().decode()
     assert prompt.startswith("<|im_start|>system\nbe brief\n\nYou can call functions.")
     assert '{"type": "function", "function": {"name": "add", "description": "Add one"' in prompt
     assert '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call><|im_end|>' in prompt
     assert "<tool_response>\n2\n</tool_response>" in prompt
-    assert ask(door, tools=[ADD], tool_choice="none").status_code == 200
-    assert b"function" not in door[1].asked[-1]["text_input"].item()
+    assert ask(gateway, tools=[ADD], tool_choice="none").status_code == 200
+    assert b"function" not in gateway[1].asked[-1]["text_input"].item()
 
 
-def test_a_required_call_has_a_grammar(door: Door) -> None:
+def test_a_required_call_has_a_grammar(gateway: Gateway) -> None:
     """Of one function, of any, of several; without a choice there is none."""
     call = {
         "type": "object",
@@ -132,24 +132,24 @@ def test_a_required_call_has_a_grammar(door: Door) -> None:
         "required": ["name", "arguments"],
         "additionalProperties": False,
     }
-    ask(door, tools=[ADD, STOP], tool_choice={"type": "function", "function": {"name": "add"}})
-    assert guide(door[1]) == ("json_schema", call)
-    ask(door, tools=[ADD, STOP], tool_choice="required")
-    assert guide(door[1])[1]["anyOf"][0] == call
-    ask(door, tools=[ADD], tool_choice="required", parallel_tool_calls=True)
-    assert guide(door[1]) == ("json_schema", {"type": "array", "items": call, "minItems": 1})
-    ask(door, tools=[ADD])
-    assert "guided_decoding_guide" not in door[1].asked[-1]
+    ask(gateway, tools=[ADD, STOP], tool_choice={"type": "function", "function": {"name": "add"}})
+    assert guide(gateway[1]) == ("json_schema", call)
+    ask(gateway, tools=[ADD, STOP], tool_choice="required")
+    assert guide(gateway[1])[1]["anyOf"][0] == call
+    ask(gateway, tools=[ADD], tool_choice="required", parallel_tool_calls=True)
+    assert guide(gateway[1]) == ("json_schema", {"type": "array", "items": call, "minItems": 1})
+    ask(gateway, tools=[ADD])
+    assert "guided_decoding_guide" not in gateway[1].asked[-1]
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_references_lead_to_where_the_schema_stands(door: Door, several: bool) -> None:
+def test_references_lead_to_where_the_schema_stands(gateway: Gateway, several: bool) -> None:
     """As OpenAI's helper writes nested models."""
     nested = {"type": "object", "properties": {"b": {"$ref": "#/$defs/B"}}, "$defs": {"B": SCHEMA}}
     tool = {"type": "function", "function": {"name": "nest", "parameters": nested}}
     for tools, place in (([tool], ""), ([STOP, tool], "/anyOf/1")):
-        ask(door, tools=tools, tool_choice="required", parallel_tool_calls=several)
-        root = guide(door[1])[1]
+        ask(gateway, tools=tools, tool_choice="required", parallel_tool_calls=several)
+        root = guide(gateway[1])[1]
         at = "#" + ("/items" if several else "") + place + "/properties/arguments"
         for step in at.split("/")[1:]:
             root = root[int(step)] if isinstance(root, list) else root[step]
@@ -178,21 +178,21 @@ def test_ids_of_calls_are_as_a_template_wants_them(tmp_path: Path) -> None:
         {"role": "assistant", "content": None, "tool_calls": [CALL]},
         {"role": "tool", "tool_call_id": "call_1", "content": "2 "},
     ]
-    with text_gateway(tmp_path, Chat(template)) as door:
-        assert ask(door, messages=history, tools=[ADD]).status_code == 200
-        first, second = door[1].asked[-1]["text_input"].item().decode().split("[{")[0].split("2 ")
+    with text_gateway(tmp_path, Chat(template)) as gateway:
+        assert ask(gateway, messages=history, tools=[ADD]).status_code == 200
+        first, second = gateway[1].asked[-1]["text_input"].item().decode().split("[{")[0].split("2 ")
         assert first == second and len(first) == 9
-        door[1].words = (TAGGED,)
-        (call,) = ask(door, tools=[ADD]).json()["choices"][0]["message"]["tool_calls"]
+        gateway[1].words = (TAGGED,)
+        (call,) = ask(gateway, tools=[ADD]).json()["choices"][0]["message"]["tool_calls"]
         assert len(call["id"]) == 9 and call["id"].isalnum()
 
 
 def test_tags_that_only_training_needs(tmp_path: Path) -> None:
     """transformers' {% generation %}, as SmolLM3's template has it."""
     template = "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"
-    with text_gateway(tmp_path, Chat(template)) as door:
-        assert ask(door).status_code == 200
-        assert door[1].asked[-1]["text_input"].item() == b"add 1"
+    with text_gateway(tmp_path, Chat(template)) as gateway:
+        assert ask(gateway).status_code == 200
+        assert gateway[1].asked[-1]["text_input"].item() == b"add 1"
 
 
 SURROGATE = {"json_schema": {"schema": {"a": "\ud800"}}}
@@ -209,15 +209,15 @@ def deep(levels: int) -> dict[str, Any]:
     return found
 
 
-def test_a_response_format_is_a_grammar(door: Door) -> None:
+def test_a_response_format_is_a_grammar(gateway: Gateway) -> None:
     """A schema, any object, or plain text."""
     named = {"name": "x", "strict": True, "schema": SCHEMA}
-    ask(door, response_format={"type": "json_schema", "json_schema": named})
-    assert guide(door[1]) == ("json_schema", SCHEMA)
-    ask(door, response_format={"type": "json_object"})
-    assert guide(door[1]) == ("json", {})
-    ask(door, response_format={"type": "text"})
-    assert "guided_decoding_guide" not in door[1].asked[-1]
+    ask(gateway, response_format={"type": "json_schema", "json_schema": named})
+    assert guide(gateway[1]) == ("json_schema", SCHEMA)
+    ask(gateway, response_format={"type": "json_object"})
+    assert guide(gateway[1]) == ("json", {})
+    ask(gateway, response_format={"type": "text"})
+    assert "guided_decoding_guide" not in gateway[1].asked[-1]
 
 
 @pytest.mark.parametrize(
@@ -244,25 +244,25 @@ def test_a_response_format_is_a_grammar(door: Door) -> None:
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs", "must not have messages"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named(door: Door, fields: dict[str, Any], param: str, says: str) -> None:
+def test_what_is_wrong_is_named(gateway: Gateway, fields: dict[str, Any], param: str, says: str) -> None:
     """A 400 with the client's own field."""
-    answer = ask(door, **fields)
+    answer = ask(gateway, **fields)
     error = answer.json()["error"]
     assert answer.status_code == 400 and error["param"].startswith(param) and says in error["message"], error
-    assert not door[1].asked
+    assert not gateway[1].asked
 
 
 def test_what_a_model_cannot_is_refused(tmp_path: Path) -> None:
     """A template without tools, an engine without grammars."""
-    with text_gateway(tmp_path, Chat("{% for m in messages %}{{ m.content }}{% endfor %}")) as door:
+    with text_gateway(tmp_path, Chat("{% for m in messages %}{{ m.content }}{% endfor %}")) as gateway:
         for fields, param, says in (
             ({"tools": [ADD]}, "tools", "mini does not support tools"),
             ({"response_format": {"type": "json_object"}}, "response_format", "does not support structured"),
         ):  # fmt: skip
-            error = ask(door, **fields).json()["error"]
+            error = ask(gateway, **fields).json()["error"]
             assert error["param"] == param and says in error["message"]
-        assert ask(door, tools=[], tool_choice="none").status_code == 200
-        assert ask(door, tool_choice="auto", parallel_tool_calls=True).status_code == 200
+        assert ask(gateway, tools=[], tool_choice="none").status_code == 200
+        assert ask(gateway, tool_choice="auto", parallel_tool_calls=True).status_code == 200
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -274,11 +274,11 @@ def test_what_a_model_cannot_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_an_engine_that_cannot_follow_is_told_by_the_clients_field(
-    door: Door, fields: dict[str, Any], param: str, stream: bool
+    gateway: Gateway, fields: dict[str, Any], param: str, stream: bool
 ) -> None:
     """Also after events that were sent already: what a limit ends in the middle."""
-    door[1].error = ApiError(400, "guided_decoding_guide: too large", code="model_refused")
-    answer = ask(door, stream=stream, **fields)
+    gateway[1].error = ApiError(400, "guided_decoding_guide: too large", code="model_refused")
+    answer = ask(gateway, stream=stream, **fields)
     error = chunks(answer)[-1]["error"] if stream else answer.json()["error"]
     assert error["param"] == param
     assert error["message"] == f"{param} has a schema that answers cannot follow: too large"

@@ -59,7 +59,7 @@ def looker() -> Iterator[Recorder]:
 
 
 @pytest.fixture(params=["--url", "--triton"])
-def door(request: pytest.FixtureRequest, looker: Recorder) -> list[str]:
+def server(request: pytest.FixtureRequest, looker: Recorder) -> list[str]:
     return [str(request.param), looker.url]
 
 
@@ -72,25 +72,25 @@ def pictures(tmp_path: Path) -> list[str]:
 
 @pytest.mark.parametrize("stream", [[], ["--stream"]])
 def test_ask(
-    door: list[str], pictures: list[str], stream: list[str], capsys: pytest.CaptureFixture[str]
+    server: list[str], pictures: list[str], stream: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One picture, two, and none at all."""
-    assert ask.main([pictures[0], "which colour?", *door, *stream]) == 0
+    assert ask.main([pictures[0], "which colour?", *server, *stream]) == 0
     assert capsys.readouterr().out == "red\n"
-    assert ask.main([*pictures, "which colours?", *door, *stream]) == 0
+    assert ask.main([*pictures, "which colours?", *server, *stream]) == 0
     assert capsys.readouterr().out.replace(" ", "") == "redblue\n"
 
 
-def test_ask_about_no_picture(door: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ask_about_no_picture(server: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A file that is none, or is not there, is named before anything is sent."""
     (tmp_path / "notes.txt").write_text("hello")
     for name, says in (("notes.txt", "is not a picture"), ("gone.png", "No such file")):
-        assert ask.main([str(tmp_path / name), "what?", *door]) == 1
+        assert ask.main([str(tmp_path / name), "what?", *server]) == 1
         assert says in capsys.readouterr().err
 
 
 def test_a_manifest_with_pictures(
-    door: list[str], pictures: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: list[str], pictures: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Exact answers are counted; the page shows the pictures, what was wrong first."""
     rows = [
@@ -100,7 +100,7 @@ def test_a_manifest_with_pictures(
     path = tmp_path / "questions.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     report, answers = tmp_path / "report.html", tmp_path / "answers.jsonl"
-    assert prompts.main([str(path), *door, "--report", str(report), "--output", str(answers)]) == 0
+    assert prompts.main([str(path), *server, "--report", str(report), "--output", str(answers)]) == 0
     assert "50.00 % of 2" in capsys.readouterr().out
     page = report.read_text("utf-8")
     assert page.count("<img") == 2

@@ -79,7 +79,7 @@ def double() -> Iterator[Recorder]:
 
 
 @pytest.fixture(params=["--url", "--triton"])
-def door(request: pytest.FixtureRequest, double: Recorder) -> list[str]:
+def server(request: pytest.FixtureRequest, double: Recorder) -> list[str]:
     return [str(request.param), double.url]
 
 
@@ -91,7 +91,7 @@ def file(folder: Path, *rows: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("stream", [[], ["--stream"]])
 def test_counts_and_writes(
-    door: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], stream: list[str]
+    server: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], stream: list[str]
 ) -> None:
     """Right and wrong answers, one without reference and a failure: figures on standard output, the failure
     on standard error, status 1.
@@ -104,7 +104,7 @@ def test_counts_and_writes(
     ]
     answers = tmp_path / "answers.jsonl"
     assert (
-        prompts.main([file(tmp_path, *rows), *door, *stream, "--num-tasks", "2", "--output", str(answers)])
+        prompts.main([file(tmp_path, *rows), *server, *stream, "--num-tasks", "2", "--output", str(answers)])
         == 1
     )
     out, err = capsys.readouterr()
@@ -130,9 +130,9 @@ def test_counts_and_writes(
         assert written[0]["first"] < written[0]["latency"] - 0.02
 
 
-def test_json(door: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json(server: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Figures for programs."""
-    assert prompts.main([file(tmp_path, {"prompt": "dog", "reference": TEXT}), *door, "--json"]) == 0
+    assert prompts.main([file(tmp_path, {"prompt": "dog", "reference": TEXT}), *server, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (
         found["answered"],
@@ -186,7 +186,7 @@ def test_sends_what_was_asked(double: Recorder, tmp_path: Path) -> None:
     ],
 )
 def test_says_what_went_wrong(
-    door: list[str],
+    server: list[str],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     prompt: str,
@@ -194,7 +194,7 @@ def test_says_what_went_wrong(
     complaint: str,
 ) -> None:
     """One sentence for each failed request, in the server's words where it had any."""
-    assert prompts.main([file(tmp_path, {"prompt": prompt, "id": "x"}), *door, *options]) == 1
+    assert prompts.main([file(tmp_path, {"prompt": prompt, "id": "x"}), *server, *options]) == 1
     out, err = capsys.readouterr()
     assert err.startswith("conch: x: ")
     assert complaint in err

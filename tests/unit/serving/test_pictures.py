@@ -29,7 +29,7 @@ from transformers import (
 from build.catalog import ROOT
 from conch.bundle import PicturePrompt
 from miniatures.training.answers.evaluate import AnswerPeer, held_out, ids
-from miniatures.training.answers.models import normalized
+from miniatures.training.pictures.train import normalized
 from serving.engine.collected import Collected
 from serving.engine.encoding import EncoderRuntime
 from serving.engine.inputs import parse
