@@ -125,8 +125,8 @@ def _tables(path: Path) -> dict[str, Any]:
         raise CatalogError(f"{path} cannot be read ({error}); write it as UTF-8") from None
     except OSError as error:
         raise CatalogError(
-            f"{path} cannot be read ({error.strerror}); make it readable for the user that builds, "
-            "in Docker 10001"
+            f"{path} cannot be read ({error.strerror}); make it readable for the builder, "
+            "in Docker user 10001"
         ) from None
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from conch.names import ENGINE, RANK_MODULE
@@ -56,11 +57,11 @@ def launch(
 
 
 def _children(pid: int) -> Iterator[int]:
-    try:
+    """Yield the processes that a process started, without those of threads that have just ended."""
+    with suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
-            yield from map(int, (task / "children").read_text().split())
-    except OSError:
-        return  # it has just ended
+            with suppress(OSError):
+                yield from map(int, (task / "children").read_text().split())
 
 
 def descendants(pid: int) -> set[int]:

@@ -31,7 +31,7 @@ for name in (
         transports = import_module(f"{name}._transports.default")
         transports.create_ssl_context = cache(transports.create_ssl_context)  # type: ignore[attr-defined]
 
-COROUTINE_SECONDS = 120  # of a test that is a coroutine
+UNIT_SECONDS, STACK_SECONDS = 30, 120  # of a test that is a coroutine
 WHOLE_FILE = re.compile(r"^pytestmark = pytest\.mark\.(slow|long)\b", re.MULTILINE)
 
 
@@ -60,5 +60,6 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if not iscoroutinefunction(pyfuncitem.obj):
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
-    asyncio.run(asyncio.wait_for(pyfuncitem.obj(**arguments), COROUTINE_SECONDS))
+    seconds = UNIT_SECONDS if "unit" in pyfuncitem.path.parts else STACK_SECONDS
+    asyncio.run(asyncio.wait_for(pyfuncitem.obj(**arguments), seconds))
     return True

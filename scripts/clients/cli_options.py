@@ -116,7 +116,7 @@ def exit_status(work: Coroutine[Any, Any, int]) -> int:
     try:
         return asyncio.run(work)
     except (BadManifest, RequestFailed, OSError) as error:
-        print(f"conch: {error}", file=sys.stderr)
+        print(f"conch: {str(error) or type(error).__name__}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

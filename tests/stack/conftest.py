@@ -46,7 +46,7 @@ class Stack:
 
     @classmethod
     def at(cls, port: int, home: Path | None = None, host: str = "127.0.0.1") -> Stack:
-        """One on the block of ports of PORT."""
+        """The stack whose public port is `port`."""
         return cls(f"http://{host}:{port}", f"http://{host}:{port - 80}", f"{host}:{port - 79}", home)
 
     def openai(self, **options: Any) -> OpenAI:

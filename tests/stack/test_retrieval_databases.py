@@ -235,6 +235,8 @@ async def test_records_change_one_at_a_time(documents_url: str) -> None:
     assert await ids(limit=2, after=14) == ["3", "2"]
     assert await ids(descending=False, after=12, before=15) == ["3", "4"]
     assert await ids(after=14, before=11) == ["3", "2"]
+    for descending in (True, False):
+        assert await ids(descending=descending, after=13, before=13) == []
     assert await ids(statuses=["odd"]) == ["5", "3", "1"]
     assert [row.id for row in await documents.page(Page("k", {"link": "l1"}))] == ["4", "1"]
     assert await documents.sums("k", {"parent": "p"}) == {"odd": (3, 9), "even": (3, 6)}

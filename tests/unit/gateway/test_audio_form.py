@@ -110,6 +110,7 @@ def test_what_would_change_the_text_is_refused_by_name(fields: dict[str, Any], p
     ("fields", "param"),
     [
         ({"response_format": "xml"}, "response_format"),
+        ({"language": "klingon"}, "language"),
         *[({"temperature": given}, "temperature") for given in ("hot", "2", "-1", "nan")],
         ({"stream": "perhaps"}, "stream"),
         ({"stream": "true", "response_format": "vtt"}, "stream"),

@@ -226,6 +226,7 @@ def test_a_damaged_pdf_is_repaired_as_viewers_do(tmp_path: Path, change: Callabl
         ("a.doc", b"\xd0\xcf\x11\xe0" + bytes(600), "unsupported_file", "save it as docx"),
         ("a.docx", b"\xd0\xcf\x11\xe0" + bytes(600), "invalid_file", "is encrypted, or of an old kind"),
         ("a.docx", b"PK\x03\x04broken", "invalid_file", "cannot be read as DOCX"),
+        ("a.xlsx", b"PK..", "invalid_file", "cannot be read as XLSX"),
         ("a.xlsx", archive({"xl/workbook.xml": "<x"}), "invalid_file", "cannot be read as XLSX"),
         ("a.pdf", b"%PDF-1.4\n", "invalid_file", "the PDF cannot be read"),
         ("a.pdf", locked_pdf(), "invalid_file", "encrypted"),

@@ -46,8 +46,8 @@ def test_an_empty_list_of_extra_ids_is_none() -> None:
     ],
 )
 def test_rows_must_agree_on_what_they_return(name: str) -> None:
-    """Else their results could not be joined."""
-    assert len(split({"input_ids": IDS, name: np.array([[1], [1]])})) == 2
+    """Else their results could not be joined. Other parameters may differ; scalars may be [rows]."""
+    assert len(split({"input_ids": IDS, name: np.array([1, 1]), "temperature": np.array([0.5, 1])})) == 2
     with pytest.raises(BadRequest, match=f"{name} differs between the rows of one request"):
         split({"input_ids": IDS, name: np.array([[1], [0]])})
 

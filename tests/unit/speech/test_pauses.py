@@ -110,6 +110,7 @@ def test_punctuation_goes_where_it_belongs(
     assert first.tokens + second.tokens == tuple(range(len(spelled) + 2))
     for part in (first, second):
         assert b"".join(t for t in part.spelled if not t.startswith(b"<|")).decode().strip() == part.text
+        assert len(part.tokens) == len(part.spelled)
 
 
 def test_words_that_are_said_in_a_pause_stay() -> None:
