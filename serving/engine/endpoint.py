@@ -5,7 +5,9 @@ Triton's responses.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,58 +22,75 @@ from .jobs import Limits
 from .runtime import Runtime
 from .sampling import Hypothesis
 from .scheduler import Scheduler
+from .sending import Sending
 
 
 class EngineReply:
-    """A scheduler's listener that answers one request through Triton. `pb` is triton_python_backend_utils."""
+    """A scheduler's listener that answers one request through Triton, by way of `sending`. `pb` is
+    triton_python_backend_utils.
+    """
 
-    def __init__(self, request: Any, pb: Any) -> None:
+    def __init__(self, request: Any, pb: Any, sending: Sending) -> None:
         self.pb, self.final = pb, pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-        self.sender = request.get_response_sender()
+        self.sending, self.sender = sending, request.get_response_sender()
         self.names = set(request.requested_output_names())
         self.aborts = ABORT_SUPPORTED in request.parameters()
         self.answers: Answers | None = None
         self.begun = False
+        self.lost: Exception | None = None  # why a response could not be sent
 
     def cancelled(self) -> bool:
         return bool(self.sender.is_cancelled())
 
     def update(self, beams: list[Hypothesis]) -> None:
+        if self.lost:
+            raise self.lost
         arrays = self.answers.update(beams) if self.answers else None
         if arrays is not None:
             self.begun = True
-            self.sender.send(self._response(arrays))
+            self.sending.put(partial(self._send, partial(self._response, arrays)))
 
     def finish(self, beams: list[Hypothesis]) -> None:
         assert self.answers
-        response = self._response(self.answers.finish(beams))
-        self._last(response)
+        self._last(partial(self._response, self.answers.finish(beams)))
 
     def aligned(self, attention: NDArray[np.float16]) -> None:
-        tensor = self.pb.Tensor("cross_attention", attention[None])
-        self._last(self.pb.InferenceResponse([tensor]))
+        self._last(lambda: self.pb.InferenceResponse([self.pb.Tensor("cross_attention", attention[None])]))
 
     def fail(self, error: Exception) -> None:
-        """See Listener. Callers that say so are told by a marker after what has been sent: Triton loses an
-        error after other responses (docs/decisions/0002-two-faces.md).
-        """
-        if self.begun and self.aborts and self.answers:
-            response = self._response(self.answers.aborted())
-        else:
-            code = getattr(self.pb.TritonError, code_name(error))
-            response = self.pb.InferenceResponse(error=self.pb.TritonError(encode_error(error), code))
-        self._last(response)
+        self._last(partial(self._failure, error))
 
     def end(self) -> None:
         """End the response stream."""
         self.sender.send(flags=self.final)
 
-    def _last(self, response: Any) -> None:
+    def _last(self, make: Callable[[], Any]) -> None:
         """Send the last response and drop the reference cycle of answers, job and listener: otherwise the
         job, with its encoder output, would stay until Python collects cycles.
         """
         self.answers = None
-        self.sender.send(response, self.final)
+        self.sending.put(partial(self._send, make, self.final))
+
+    def _send(self, make: Callable[[], Any], flags: int = 0) -> None:
+        """Make a response and send it. After one that was lost, the last is its error."""
+        try:
+            if self.lost:
+                raise self.lost
+            self.sender.send(make(), flags)
+        except Exception as error:  # noqa: BLE001  # the boundary: what went wrong is this request's answer
+            self.lost = error
+            if flags:
+                with suppress(Exception):  # then there is nobody to tell
+                    self.sender.send(self._failure(error), flags)
+
+    def _failure(self, error: Exception) -> Any:
+        """Make the response of an error. Callers that say so are told by a marker after what has been sent:
+        Triton loses an error after other responses (docs/decisions/0002-two-faces.md).
+        """
+        if self.begun and self.aborts:
+            return self._response(Answers.aborted())
+        code = getattr(self.pb.TritonError, code_name(error))
+        return self.pb.InferenceResponse(error=self.pb.TritonError(encode_error(error), code))
 
     def _response(self, arrays: Mapping[str, NDArray[Any]]) -> Any:
         wanted = {name: array for name, array in arrays.items() if not self.names or name in self.names}
@@ -89,7 +108,7 @@ class Endpoint:
         self.runtime, self.pb = runtime, pb
         self.guides = Guides(engine, runtime.facts) if engine else None
         self.exclude_prompt = bool(parameters.get("exclude_input_in_output"))
-        self.scheduler = Scheduler(runtime, Limits.of(parameters))
+        self.scheduler, self.sending = Scheduler(runtime, Limits.of(parameters)), Sending()
         # What is there now stays: collections that look at all of it hold up every request.
         gc.collect()
         gc.freeze()
@@ -98,7 +117,7 @@ class Endpoint:
     def execute(self, requests: Iterable[Any]) -> None:
         """Queue requests; never blocks."""
         for request in requests:
-            reply = EngineReply(request, self.pb)
+            reply = EngineReply(request, self.pb, self.sending)
             try:
                 self._take(request, reply)
             except Exception as error:  # noqa: BLE001  # the boundary: what went wrong is this request's answer
@@ -123,6 +142,7 @@ class Endpoint:
         stub's shared memory crashes the stub.
         """
         self.scheduler.stop()
+        self.sending.close()
         self.scheduler.spans.close()
         self.runtime.close()
         gc.collect()

@@ -21,7 +21,7 @@ class Tensor:
 
 
 class TritonError:
-    INVALID_ARG = 3
+    INTERNAL, INVALID_ARG = 1, 3
 
     def __init__(self, message: str, code: int) -> None:
         self.message, self.code = message, code
