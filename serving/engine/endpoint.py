@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -22,37 +23,54 @@ from .jobs import Limits
 from .runtime import Runtime
 from .sampling import Hypothesis
 from .scheduler import Scheduler
-from .sending import Sending
 
 
 class EngineReply:
-    """A scheduler's listener that answers one request through Triton, by way of `sending`. `pb` is
-    triton_python_backend_utils.
+    """A scheduler's listener that answers one request through Triton; streams are sent by the thread of
+    `sending`. `pb` is triton_python_backend_utils.
     """
 
-    def __init__(self, request: Any, pb: Any, sending: Sending) -> None:
+    def __init__(self, request: Any, pb: Any, sending: Executor) -> None:
         self.pb, self.final = pb, pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL
         self.sending, self.sender = sending, request.get_response_sender()
         self.names = set(request.requested_output_names())
         self.aborts = ABORT_SUPPORTED in request.parameters()
         self.answers: Answers | None = None
-        self.begun = False
+        self.latest: list[Hypothesis] = []
+        self.begun = self.queued = False
         self.lost: Exception | None = None  # why a response could not be sent
 
     def cancelled(self) -> bool:
         return bool(self.sender.is_cancelled())
 
     def update(self, beams: list[Hypothesis]) -> None:
+        """See Listener. A response takes longer to send than a step of a GPU: tokens that are made meanwhile
+        are sent together.
+        """
         if self.lost:
             raise self.lost
-        arrays = self.answers.update(beams) if self.answers else None
-        if arrays is not None:
-            self.begun = True
-            self.sending.put(partial(self._send, partial(self._response, arrays)))
+        self.latest = beams
+        if not self.queued:
+            self.queued = True
+            self.sending.submit(self._grow)
+
+    def _grow(self) -> None:
+        self.queued = False
+        self._send(self._grown)
+
+    def _grown(self) -> Any:
+        arrays = self.answers.update(self.latest) if self.answers else None
+        if arrays is None:
+            return None
+        self.begun = True
+        return self._response(arrays)
 
     def finish(self, beams: list[Hypothesis]) -> None:
         assert self.answers
-        self._last(partial(self._response, self.answers.finish(beams)))
+        self._last(partial(self._finished, self.answers, beams))
+
+    def _finished(self, answers: Answers, beams: list[Hypothesis]) -> Any:
+        return self._response(answers.finish(beams))
 
     def aligned(self, attention: NDArray[np.float16]) -> None:
         self._last(lambda: self.pb.InferenceResponse([self.pb.Tensor("cross_attention", attention[None])]))
@@ -65,18 +83,25 @@ class EngineReply:
         self.sender.send(flags=self.final)
 
     def _last(self, make: Callable[[], Any]) -> None:
+        if self.answers and self.answers.job.streaming:
+            self.sending.submit(self._close, make)
+        else:
+            self._close(make)
+
+    def _close(self, make: Callable[[], Any]) -> None:
         """Send the last response and drop the reference cycle of answers, job and listener: otherwise the
         job, with its encoder output, would stay until Python collects cycles.
         """
+        self._send(make, self.final)
         self.answers = None
-        self.sending.put(partial(self._send, make, self.final))
 
     def _send(self, make: Callable[[], Any], flags: int = 0) -> None:
-        """Make a response and send it. After one that was lost, the last is its error."""
+        """Make a response and send it, if there is one. After one that was lost, the last is its error."""
         try:
             if self.lost:
                 raise self.lost
-            self.sender.send(make(), flags)
+            if (response := make()) is not None:
+                self.sender.send(response, flags)
         except Exception as error:  # noqa: BLE001  # the boundary: what went wrong is this request's answer
             self.lost = error
             if flags:
@@ -108,7 +133,8 @@ class Endpoint:
         self.runtime, self.pb = runtime, pb
         self.guides = Guides(engine, runtime.facts) if engine else None
         self.exclude_prompt = bool(parameters.get("exclude_input_in_output"))
-        self.scheduler, self.sending = Scheduler(runtime, Limits.of(parameters)), Sending()
+        self.scheduler = Scheduler(runtime, Limits.of(parameters))
+        self.sending = ThreadPoolExecutor(1, "responses")
         # What is there now stays: collections that look at all of it hold up every request.
         gc.collect()
         gc.freeze()
@@ -142,7 +168,7 @@ class Endpoint:
         stub's shared memory crashes the stub.
         """
         self.scheduler.stop()
-        self.sending.close()
+        self.sending.shutdown()
         self.scheduler.spans.close()
         self.runtime.close()
         gc.collect()

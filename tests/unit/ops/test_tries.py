@@ -109,11 +109,9 @@ LISTENERS = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "listener", "path"), LISTENERS)
+@pytest.mark.parametrize(("kind", "port", "path"), LISTENERS)
 @pytest.mark.parametrize("deaths", [0, 1, 2])
-def test_two_servers_at_most_are_lost(
-    tmp_path: Path, kind: str, listener: str, path: str, deaths: int
-) -> None:
+def test_two_servers_at_most_are_lost(tmp_path: Path, kind: str, port: str, path: str, deaths: int) -> None:
     """Of seven, three of which cannot be reached: where one is lost the request is answered, with its whole
     body; where two are it is a 503, and no third one has seen it.
     """
@@ -122,7 +120,7 @@ def test_two_servers_at_most_are_lost(
     addresses = [started[0][1], away(), away(), started[1][1], away(), started[2][1], started[3][1]]
     with running_nginx(tmp_path, plan(kind, addresses)) as values:
         client = httpx.Client(transport=httpx.HTTPTransport(retries=20), trust_env=False, timeout=30)
-        answer = client.post(f"http://127.0.0.1:{getattr(values, listener)}{path}", content=LARGE)
+        answer = client.post(f"http://127.0.0.1:{getattr(values, port)}{path}", content=LARGE)
     for listener, _ in started:
         listener.close()
     assert answer.status_code == (503 if deaths == 2 else 200), answer.text
@@ -146,9 +144,9 @@ def test_one_gateway_is_not_lost_twice(tmp_path: Path, path: str) -> None:
     assert broken.taken > 0
 
 
-@pytest.mark.parametrize(("kind", "listener", "path"), LISTENERS)
+@pytest.mark.parametrize(("kind", "port", "path"), LISTENERS)
 def test_a_server_that_takes_a_request_on_its_way_out_is_lost_once(
-    tmp_path: Path, kind: str, listener: str, path: str
+    tmp_path: Path, kind: str, port: str, path: str
 ) -> None:
     """It loses what it has and what comes while it ends; the other one, which is busy, has the answer."""
     servers, ending, asked = Servers(0), Ending(2), []
@@ -156,7 +154,7 @@ def test_a_server_that_takes_a_request_on_its_way_out_is_lost_once(
     with closing(listener), running_nginx(tmp_path, plan(kind, [ending.address, address])) as values:
         client = httpx.Client(transport=httpx.HTTPTransport(retries=20), trust_env=False, timeout=30)
         for _ in range(4):
-            asked.append(client.post(f"http://127.0.0.1:{getattr(values, listener)}{path}", content=b"{}"))
+            asked.append(client.post(f"http://127.0.0.1:{getattr(values, port)}{path}", content=b"{}"))
     assert [answer.status_code for answer in asked] == [200] * 4
     assert ending.left == 0
 

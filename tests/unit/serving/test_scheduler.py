@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,6 @@ from serving.engine.jobs import Job, Limits
 from serving.engine.runtime import Looked, Row, RunningBatch, Step
 from serving.engine.sampling import Sampling
 from serving.engine.scheduler import Scheduler
-from serving.engine.sending import Sending
 from serving.errors import BadRequest
 
 ENCODER = 3  # steps that an encoder takes
@@ -320,7 +320,7 @@ def test_an_answered_request_leaves_no_memory() -> None:
         Tensor=lambda name, array: array,
         InferenceResponse=lambda tensors: tensors,
     )
-    sending = Sending()
+    sending = ThreadPoolExecutor(1)
     reply, scheduler = EngineReply(request, pb, sending), Scheduler(Engine())
     job = Job((1, 2), Sampling(max_tokens=TOKENS, end_id=-1), reply, np.zeros(1))
     reply.answers, left = Answers(WantedOutputs(), job), weakref.ref(job)
@@ -337,7 +337,7 @@ def test_an_answered_request_leaves_no_memory() -> None:
     finally:
         gc.enable()
         scheduler.stop()
-        sending.close()
+        sending.shutdown()
 
 
 class Reads(Engine):

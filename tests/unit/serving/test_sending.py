@@ -1,8 +1,9 @@
-"""Responses of the engine model: in order, on a thread of their own, and none is lost in silence."""
+"""Responses of a streaming request to the engine model: in order, and none is lost in silence."""
 
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Executor, ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,6 @@ from serving.engine.answers import Answers, WantedOutputs
 from serving.engine.endpoint import EngineReply
 from serving.engine.jobs import Job
 from serving.engine.sampling import Hypothesis, Sampling
-from serving.engine.sending import Sending
 from tests.fakes.triton_python import InferenceResponse, Tensor, TritonError
 
 FINAL = 1
@@ -29,10 +29,12 @@ class Sender:
     """Triton's; `may` holds up each response, and those numbered in `fails` cannot be sent."""
 
     def __init__(self, fails: set[int]) -> None:
-        self.fails, self.calls, self.may = fails, 0, threading.Event()
+        self.fails, self.calls = fails, 0
+        self.waits, self.may = threading.Event(), threading.Event()
         self.sent: list[tuple[list[int] | str, int]] = []
 
     def send(self, response: Any, flags: int = 0) -> None:
+        self.waits.set()
         assert self.may.wait(10)
         self.calls += 1
         if self.calls in self.fails:
@@ -41,13 +43,13 @@ class Sender:
         self.sent.append((shown, flags))
 
 
-def replied(fails: set[int], parameters: str = "{}") -> tuple[EngineReply, Sender, Sending]:
-    sender, sending = Sender(fails), Sending()
+def replied(fails: set[int], *, streaming: bool = True) -> tuple[EngineReply, Sender, Executor]:
+    sender, sending = Sender(fails), ThreadPoolExecutor(1)
     request: Any = SimpleNamespace(
-        get_response_sender=lambda: sender, requested_output_names=tuple, parameters=lambda: parameters
+        get_response_sender=lambda: sender, requested_output_names=tuple, parameters=lambda: "{}"
     )
     reply = EngineReply(request, PB, sending)
-    job = Job((1, 2), Sampling(max_tokens=9, end_id=-1), reply, np.zeros(1), streaming=True)
+    job = Job((1, 2), Sampling(max_tokens=9, end_id=-1), reply, np.zeros(1), streaming=streaming)
     reply.answers = Answers(WantedOutputs(), job)
     return reply, sender, sending
 
@@ -57,29 +59,49 @@ def so_far(*ids: int) -> list[Hypothesis]:
 
 
 def test_steps_do_not_wait_for_responses() -> None:
-    """And each response has what is new, the last one the final flag."""
+    """Tokens that are made while a response is sent come together; the last response has the final flag."""
     reply, sender, sending = replied(set())
     reply.update(so_far(5))
+    assert sender.waits.wait(10)
     reply.update(so_far(5, 6))
-    reply.finish(so_far(5, 6, 7))
+    reply.update(so_far(5, 6, 7))
+    reply.finish(so_far(5, 6, 7, 8))
     assert not sender.sent
     sender.may.set()
-    sending.close()
-    assert sender.sent == [([5], 0), ([6], 0), ([7], FINAL)]
+    sending.shutdown()
+    assert sender.sent == [([5], 0), ([6, 7], 0), ([8], FINAL)]
 
 
-@pytest.mark.parametrize("lost", [1, 2])
-def test_a_response_that_cannot_be_sent_fails_its_request(lost: int) -> None:
-    """Rather than leaving a gap: at the next token, or at the end."""
-    reply, sender, sending = replied({lost})
+def test_without_a_stream_the_answer_is_sent_at_once() -> None:
+    reply, sender, _ = replied(set(), streaming=False)
+    sender.may.set()
+    reply.finish(so_far(5, 6))
+    assert sender.sent == [([5, 6], FINAL)]
+    assert reply.answers is None
+
+
+def test_a_response_that_cannot_be_sent_fails_its_request() -> None:
+    """Rather than leaving a gap: at the next token, and at the end."""
+    reply, sender, sending = replied({1})
     sender.may.set()
     reply.update(so_far(5))
     reply.finish(so_far(5, 6))
-    sending.close()
-    assert len(sender.sent) == lost
-    assert "no memory" in str(sender.sent[-1][0]) and sender.sent[-1][1] == FINAL
+    sending.shutdown()
+    ((message, flags),) = sender.sent
+    assert "no memory" in str(message) and flags == FINAL
     with pytest.raises(RuntimeError, match="no memory"):
         reply.update(so_far(5, 6))
+
+
+def test_a_last_response_that_cannot_be_sent_is_an_error() -> None:
+    reply, sender, sending = replied({2})
+    sender.may.set()
+    reply.update(so_far(5))
+    sending.submit(int).result()
+    reply.finish(so_far(5, 6))
+    sending.shutdown()
+    assert sender.sent[0] == ([5], 0)
+    assert "no memory" in str(sender.sent[1][0]) and sender.sent[1][1] == FINAL
 
 
 def test_a_client_that_is_gone_holds_up_no_other() -> None:
@@ -87,6 +109,6 @@ def test_a_client_that_is_gone_holds_up_no_other() -> None:
     reply, sender, sending = replied({1, 2})
     sender.may.set()
     reply.finish(so_far(5))
-    sending.put(lambda: sender.sent.append(("next", 0)))
-    sending.close()
-    assert sender.sent == [("next", 0)]
+    assert sending.submit(int).result() == 0
+    sending.shutdown()
+    assert not sender.sent
