@@ -82,7 +82,7 @@ class Whisper:
         self, inputs: Mapping[str, NDArray[Any]], wanted: set[str], engine: Engine, *, streaming: bool
     ) -> Iterator[Arrays]:
         """Transcribe one row and yield dictionaries of output arrays. The last is final; while streaming
-        there is one after each token with the text so far.
+        there is one after each token or several with the text so far.
 
         Raises:
             BadAudio, BadPrompt, BadRequest, AudioTooLong: what was sent cannot be served.

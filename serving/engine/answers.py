@@ -78,7 +78,7 @@ class Answers:
             self.wanted = replace(self.wanted, exclude_prompt=True)
 
     def update(self, beams: Sequence[Hypothesis]) -> dict[str, NDArray[Any]] | None:
-        """Return output tensors after a token of a streaming request, as in the engine's config.pbtxt; None
+        """Return output tensors after tokens of a streaming request, as in the engine's config.pbtxt; None
         if there is nothing to send yet.
         """
         if not self.growing:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ABORT_SUPPORTED, code_name, encode_error
+from ..errors import ABORT_SUPPORTED, code_name, encode_error, message_of
 from .answers import Answers
 from .guidance import Guides
 from .inputs import parse, stops
@@ -26,8 +26,9 @@ from .scheduler import Scheduler
 
 
 class EngineReply:
-    """A scheduler's listener that answers one request through Triton; streams are sent by the thread of
-    `sending`. `pb` is triton_python_backend_utils.
+    """A scheduler's listener that answers one request through Triton. The thread of `sending` sends the
+    responses of a stream, but for one with logits, whose responses would grow large. `pb` is
+    triton_python_backend_utils.
     """
 
     def __init__(self, request: Any, pb: Any, sending: Executor) -> None:
@@ -38,7 +39,7 @@ class EngineReply:
         self.answers: Answers | None = None
         self.latest: list[Hypothesis] = []
         self.begun = self.queued = False
-        self.lost: Exception | None = None  # why a response could not be sent
+        self.lost = ""  # why a response could not be made or sent
 
     def cancelled(self) -> bool:
         return bool(self.sender.is_cancelled())
@@ -48,11 +49,11 @@ class EngineReply:
         are sent together.
         """
         if self.lost:
-            raise self.lost
+            raise RuntimeError(self.lost)
         self.latest = beams
         if not self.queued:
             self.queued = True
-            self.sending.submit(self._grow)
+            self._call(self._grow)
 
     def _grow(self) -> None:
         self.queued = False
@@ -83,10 +84,13 @@ class EngineReply:
         self.sender.send(flags=self.final)
 
     def _last(self, make: Callable[[], Any]) -> None:
-        if self.answers and self.answers.job.streaming:
-            self.sending.submit(self._close, make)
+        self._call(partial(self._close, make))
+
+    def _call(self, send: Callable[[], None]) -> None:
+        if self.answers and self.answers.job.streaming and not self.answers.wanted.logits:
+            self.sending.submit(send)
         else:
-            self._close(make)
+            send()
 
     def _close(self, make: Callable[[], Any]) -> None:
         """Send the last response and drop the reference cycle of answers, job and listener: otherwise the
@@ -96,17 +100,17 @@ class EngineReply:
         self.answers = None
 
     def _send(self, make: Callable[[], Any], flags: int = 0) -> None:
-        """Make a response and send it, if there is one. After one that was lost, the last is its error."""
+        """Make a response, if there is something to send, and send it. After one that could not be made or
+        sent, only its error is sent, as the last response.
+        """
         try:
-            if self.lost:
-                raise self.lost
-            if (response := make()) is not None:
+            if not self.lost and (response := make()) is not None:
                 self.sender.send(response, flags)
         except Exception as error:  # noqa: BLE001  # the boundary: what went wrong is this request's answer
-            self.lost = error
-            if flags:
-                with suppress(Exception):  # then there is nobody to tell
-                    self.sender.send(self._failure(error), flags)
+            self.lost = message_of(error)
+        if self.lost and flags:
+            with suppress(Exception):  # Triton has closed a sender whose last response could not be sent
+                self.sender.send(self._failure(RuntimeError(self.lost)), flags)
 
     def _failure(self, error: Exception) -> Any:
         """Make the response of an error. Callers that say so are told by a marker after what has been sent:
@@ -164,8 +168,8 @@ class Endpoint:
         self.scheduler.submit(job)
 
     def close(self) -> None:
-        """End the scheduler. Jobs and replies reference each other, and a sender that is freed after the
-        stub's shared memory crashes the stub.
+        """End the scheduler and send what is queued. Jobs and replies reference each other, and a sender that
+        is freed after the stub's shared memory crashes the stub.
         """
         self.scheduler.stop()
         self.sending.shutdown()

@@ -132,7 +132,7 @@ def test_stream_carries_the_text_so_far(stack: Stack, recordings: Rows) -> None:
     assert done.wait(60), errors
     client.stop_stream()
     assert not errors
-    assert len(texts) > 10
+    assert len(texts) > 2
     assert texts[-1] == recordings["demo.flac"]["text"]
     assert all(later.startswith(earlier.rstrip("\ufffd")) for earlier, later in itertools.pairwise(texts))
 

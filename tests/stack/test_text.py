@@ -199,7 +199,7 @@ def test_completions_stream(text_stack: Stack) -> None:
         pieces += [choice.text for choice in chunk.choices]
         usage = chunk.usage or usage
     assert "".join(pieces) == whole.choices[0].text
-    assert len(pieces) > 10
+    assert len(pieces) > 2
     assert times[0] < times[-1] - 0.01
     assert usage == whole.usage
 

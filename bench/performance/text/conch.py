@@ -68,7 +68,7 @@ def unary(layout: LocalDeployment) -> Call:
 
 
 def streamed(layout: LocalDeployment) -> Call:
-    """Call `tensorrt_llm_stream` over gRPC: a response for each token."""
+    """Call `tensorrt_llm_stream` over gRPC: a response for each token or several."""
 
     def call(group: Sequence[BenchRequest]) -> list[Timed]:
         (request,) = group
@@ -85,7 +85,7 @@ def streamed(layout: LocalDeployment) -> Call:
             "tensorrt_llm_stream", inputs, outputs=[grpc.InferRequestedOutput("sequence_length")]
         )
         marks = list[float]()
-        while len(marks) < request.wanted:  # each response but perhaps the last has one token
+        while len(marks) < request.wanted:
             result, error, at = answers.get(timeout=600)
             if error:
                 raise error

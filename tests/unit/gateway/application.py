@@ -34,6 +34,7 @@ class FakeTriton:
         self.asked: list[dict[str, Any]] = []
         self.error: Exception | None = None
         self.order: list[int] = []  # in which order the streams begin: a place for each call
+        self.together = 1  # tokens of an event
 
     async def infer(
         self, pool: Any, model: str, arrays: Mapping[str, np.ndarray], outputs: list[str], request_id: str
@@ -61,19 +62,23 @@ class FakeTriton:
         self.asked.append(dict(fields))
         if self.order:
             await asyncio.sleep(0.02 * self.order[len(self.asked) - 1])
-        for n, word in enumerate(self.words):
+        for n in range(0, len(self.words), self.together):
             if self.error and n:
                 raise self.error
-            logprobs = (
-                {"output_lengths": 1, "output_tokens": word, "output_log_probs": -0.5}
-                if "top_log_probs" in fields
-                else {}
-            )
+            words = self.words[n : n + self.together]
+            several = {
+                "output_lengths": [len(words)],
+                "output_tokens": list(words),
+                "output_log_probs": [-0.5] * len(words),
+                "top_tokens": [" a", " b"] * len(words),
+                "top_token_log_probs": [-0.25, -0.25] * len(words),
+            }
+            flat = {name: value[0] if len(value) == 1 else value for name, value in several.items()}
             yield {
-                "text_output": word,
+                "text_output": "".join(words),
                 "num_input_tokens": len(fields["text_input"].split()),
-                "num_output_tokens": n + 1,
-                **logprobs,
+                "num_output_tokens": n + len(words),
+                **(flat if "top_log_probs" in fields else {}),
             }
 
 

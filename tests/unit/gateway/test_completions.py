@@ -196,15 +196,16 @@ def test_usage_of_a_stream_does_not_depend_on_who_is_first(gateway: Gateway) -> 
 
 
 @pytest.mark.parametrize("stop", [None, " two", "ne t", "o"])
-def test_streams_say_the_same_as_answers(gateway: Gateway, stop: str | None) -> None:
-    """Text, tokens, offsets and the reason of the end."""
-    whole = post(gateway, logprobs=0, stop=stop).json()["choices"][0]
-    found = [chunk["choices"][0] for chunk in chunks(post(gateway, logprobs=0, stop=stop, stream=True))]
+@pytest.mark.parametrize("together", [1, 2], ids=["each", "together"])
+def test_streams_say_the_same_as_answers(gateway: Gateway, stop: str | None, together: int) -> None:
+    """Text, tokens, offsets, alternatives and the reason of the end, however many tokens come at once."""
+    gateway[1].together = together
+    whole = post(gateway, logprobs=2, stop=stop).json()["choices"][0]
+    found = [chunk["choices"][0] for chunk in chunks(post(gateway, logprobs=2, stop=stop, stream=True))]
     assert "".join(choice["text"] for choice in found) == whole["text"]
-    for name in ("tokens", "text_offset", "token_logprobs"):
-        assert [item for choice in found for item in choice["logprobs"][name]] == whole["logprobs"][name], (
-            name
-        )
+    for name in ("tokens", "text_offset", "token_logprobs", "top_logprobs"):
+        shown = [item for choice in found for item in choice["logprobs"][name] or []]
+        assert shown == whole["logprobs"][name], name
     assert found[-1]["finish_reason"] == whole["finish_reason"]
 
 

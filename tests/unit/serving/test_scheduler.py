@@ -309,7 +309,8 @@ class Sender:
         self.sent.set()
 
 
-def test_an_answered_request_leaves_no_memory() -> None:
+@pytest.mark.parametrize("streaming", [False, True])
+def test_an_answered_request_leaves_no_memory(streaming: bool) -> None:
     """What its encoder made is freed when it is answered, not when Python looks for cycles."""
     sender = Sender()
     request: Any = SimpleNamespace(
@@ -322,7 +323,7 @@ def test_an_answered_request_leaves_no_memory() -> None:
     )
     sending = ThreadPoolExecutor(1)
     reply, scheduler = EngineReply(request, pb, sending), Scheduler(Engine())
-    job = Job((1, 2), Sampling(max_tokens=TOKENS, end_id=-1), reply, np.zeros(1))
+    job = Job((1, 2), Sampling(max_tokens=TOKENS, end_id=-1), reply, np.zeros(1), streaming=streaming)
     reply.answers, left = Answers(WantedOutputs(), job), weakref.ref(job)
     gc.disable()
     try:

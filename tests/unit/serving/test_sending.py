@@ -14,6 +14,7 @@ from serving.engine.answers import Answers, WantedOutputs
 from serving.engine.endpoint import EngineReply
 from serving.engine.jobs import Job
 from serving.engine.sampling import Hypothesis, Sampling
+from serving.errors import ABORT_SUPPORTED
 from tests.fakes.triton_python import InferenceResponse, Tensor, TritonError
 
 FINAL = 1
@@ -29,28 +30,32 @@ class Sender:
     """Triton's; `may` holds up each response, and those numbered in `fails` cannot be sent."""
 
     def __init__(self, fails: set[int]) -> None:
-        self.fails, self.calls = fails, 0
+        self.fails, self.calls, self.closed = fails, 0, False
         self.waits, self.may = threading.Event(), threading.Event()
         self.sent: list[tuple[list[int] | str, int]] = []
 
     def send(self, response: Any, flags: int = 0) -> None:
         self.waits.set()
         assert self.may.wait(10)
+        assert not self.closed
         self.calls += 1
+        self.closed = bool(flags)  # first of all, as Triton's does
         if self.calls in self.fails:
             raise RuntimeError("no memory")
         shown = response.error.message if response.error else response.arrays["output_ids"].ravel().tolist()
         self.sent.append((shown, flags))
 
 
-def replied(fails: set[int], *, streaming: bool = True) -> tuple[EngineReply, Sender, Executor]:
+def replied(
+    fails: set[int], *, streaming: bool = True, logits: bool = False, parameters: str = "{}"
+) -> tuple[EngineReply, Sender, Executor]:
     sender, sending = Sender(fails), ThreadPoolExecutor(1)
     request: Any = SimpleNamespace(
-        get_response_sender=lambda: sender, requested_output_names=tuple, parameters=lambda: "{}"
+        get_response_sender=lambda: sender, requested_output_names=tuple, parameters=lambda: parameters
     )
     reply = EngineReply(request, PB, sending)
     job = Job((1, 2), Sampling(max_tokens=9, end_id=-1), reply, np.zeros(1), streaming=streaming)
-    reply.answers = Answers(WantedOutputs(), job)
+    reply.answers = Answers(WantedOutputs(logits=logits), job)
     return reply, sender, sending
 
 
@@ -80,33 +85,49 @@ def test_without_a_stream_the_answer_is_sent_at_once() -> None:
     assert reply.answers is None
 
 
-def test_a_response_that_cannot_be_sent_fails_its_request() -> None:
+def test_logits_are_sent_token_by_token() -> None:
+    """Those of many tokens would be megabytes."""
+    reply, sender, _ = replied(set(), logits=True)
+    sender.may.set()
+    logits = (np.zeros(4, np.float32),)
+    reply.update([Hypothesis((5,), logits=logits)])
+    reply.finish([Hypothesis((5, 6), logits=logits * 2)])
+    assert sender.sent == [([5], 0), ([6], FINAL)]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "told"),
+    [("{}", "no memory"), (f'{{"{ABORT_SUPPORTED}": "1"}}', [0])],
+    ids=["an error", "a marker"],
+)
+def test_a_response_that_cannot_be_sent_fails_its_request(parameters: str, told: str | list[int]) -> None:
     """Rather than leaving a gap: at the next token, and at the end."""
-    reply, sender, sending = replied({1})
+    reply, sender, sending = replied({2}, parameters=parameters)
     sender.may.set()
     reply.update(so_far(5))
-    reply.finish(so_far(5, 6))
+    sending.submit(int).result()
+    reply.update(so_far(5, 6))
+    reply.finish(so_far(5, 6, 7))
     sending.shutdown()
-    ((message, flags),) = sender.sent
-    assert "no memory" in str(message) and flags == FINAL
+    first, (last, flags) = sender.sent
+    assert first == ([5], 0) and flags == FINAL
+    assert told in last if isinstance(last, str) else told == last
     with pytest.raises(RuntimeError, match="no memory"):
         reply.update(so_far(5, 6))
 
 
-def test_a_last_response_that_cannot_be_sent_is_an_error() -> None:
-    reply, sender, sending = replied({2})
+def test_a_last_response_that_cannot_be_made_is_an_error() -> None:
+    reply, sender, sending = replied(set())
     sender.may.set()
-    reply.update(so_far(5))
-    sending.submit(int).result()
-    reply.finish(so_far(5, 6))
+    reply.finish(None)  # type: ignore[arg-type]
     sending.shutdown()
-    assert sender.sent[0] == ([5], 0)
-    assert "no memory" in str(sender.sent[1][0]) and sender.sent[1][1] == FINAL
+    ((message, flags),) = sender.sent
+    assert isinstance(message, str) and message.startswith("INTERNAL: ") and flags == FINAL
 
 
 def test_a_client_that_is_gone_holds_up_no_other() -> None:
-    """The error of a response that cannot be sent cannot be sent either."""
-    reply, sender, sending = replied({1, 2})
+    """A last response that cannot be sent: there is nobody to tell."""
+    reply, sender, sending = replied({1})
     sender.may.set()
     reply.finish(so_far(5))
     assert sending.submit(int).result() == 0
