@@ -36,7 +36,7 @@ def recording(model: str) -> Path:
     return Path(named) if named else MINI_RECORDING if model == MINIATURE else JFK
 
 
-QUESTION = "What is the capital of France?"
+QUESTION = "What is the capital of Japan?"
 
 
 def ask(local: LocalDeployment, model: str) -> None:

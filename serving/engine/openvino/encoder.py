@@ -14,6 +14,9 @@ from conch.bundle import EngineFacts
 
 from .runtime import GROUP, compile_settings, hardware_precision, this_cpu
 
+# Computed in float32 on any CPU: speakers' thresholds are for that, and bf16 moves log probabilities by 0.15.
+FLOAT32 = ("speakers",)
+
 
 class OpenVinoEncoder:
     """See serving.engine.encoding.EncoderRuntime."""
@@ -26,7 +29,8 @@ class OpenVinoEncoder:
         graph: str = "encoder",
     ) -> None:
         self.facts = EngineFacts.load(folder)
-        settings = compile_settings(precision or hardware_precision(this_cpu(), many_rows=True), None)
+        fastest = "f32" if self.facts.family in FLOAT32 else hardware_precision(this_cpu(), many_rows=True)
+        settings = compile_settings(precision or fastest, None)
         settings["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = GROUP if parameters.get("compress") == "int8" else 0
         core = ov.Core()
         model = core.read_model(folder / f"{graph}.xml")
