@@ -165,7 +165,7 @@ test: setup $(BUILD)/.tests $(SERVE)/.torch databases tools engines lint docs ##
 	$(BUILD)/bin/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(WAITING) tests/unit tests/repository
 	$(BUILD)/bin/python -m pytest tests/stack $(WAITING:%=--ignore=%)
 
-check: $(BUILD)/.tests tools ## format, lint, types and the quick unit tests: a minute and a half on two cores
+check: $(BUILD)/.tests tools ## format, lint, types and the quick unit tests: a minute on two cores
 	$(BUILD)/bin/ruff check .
 	$(BUILD)/bin/ruff format --check .
 	$(TYPES)
