@@ -11,7 +11,7 @@ import asyncio
 import json
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -31,7 +31,7 @@ from .tracing import Traces
 
 log = structlog.get_logger()
 Arrays = dict[str, NDArray[Any]]
-READY_SECONDS = 30.0
+READY_SECONDS = 10.0
 UNREACHED = b"no instance of this model can be reached"  # docker/nginx/kserve.conf.template
 AGAIN = 0.3  # seconds until nginx has asked for names again
 IDLE_SECONDS = 5.0  # connections do not survive when nginx moves to another host
@@ -178,9 +178,11 @@ class Triton:
                     if answer.status != 200:
                         async with asyncio.timeout(self.seconds):
                             raise _refusal(answer.status, await answer.body())
+                    begun = False
                     async with aclosing(events(answer.chunks(), self.seconds)) as found:
                         async for event in found:
-                            yield _response(event)
+                            yield _response(event, begun=begun)
+                            begun = True
                 finally:
                     answer.abort()
         except TimeoutError as error:
@@ -216,7 +218,9 @@ class Triton:
             ) from error
 
     async def ready(self, pool: Pool) -> bool:
-        """Tell whether a tiny real inference succeeds."""
+        """Tell whether a tiny real inference succeeds. Where it has to wait, or the queue is full, its guards
+        decide: they replace a server that hangs, and wait for one whose engine works.
+        """
         fills = {"BYTES": np.object_, "FP32": np.float32, "INT32": np.int32}
         arrays = {}
         for name, tensor in pool.probe["inputs"].items():
@@ -226,9 +230,16 @@ class Triton:
             async with asyncio.timeout(READY_SECONDS):
                 name = f"readiness-{uuid.uuid4().hex[:8]}"
                 await self.infer(pool, pool.probe["model"], arrays, [], name, at_once=True)
-        except (ApiError, TimeoutError):
-            return False
-        return True
+            return True
+        except ApiError as error:
+            if error.status != 503:
+                return False
+        except TimeoutError:
+            pass
+        with suppress(Lost, TimeoutError):
+            path = f"/models/{pool.model_id}/v2/health/ready"
+            return (await self.ask("GET", path, seconds=READY_SECONDS)).status == 200
+        return False
 
 
 async def events(chunks: AsyncIterator[bytes], seconds: float) -> AsyncGenerator[str, None]:
@@ -271,9 +282,12 @@ def _refusal(status: int, body: bytes) -> ApiError:
     )
 
 
-def _response(data: str) -> dict[str, Any]:
-    """Return one response of a stream; an error in it is a sentence without a status."""
+def _response(data: str, *, begun: bool) -> dict[str, Any]:
+    """Return one response of a stream. An error in it is a sentence without a status: what an engine refuses
+    it refuses before it has `begun`, so a later one is a fault of the server.
+    """
     response: dict[str, Any] = json.loads(data)
     if "error" in response:
-        raise ApiError(400, str(response["error"]), code="model_refused")
+        status, code = (500, "model_failed") if begun else (400, "model_refused")
+        raise ApiError(status, str(response["error"]), code=code)
     return response

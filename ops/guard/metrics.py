@@ -4,7 +4,10 @@ guard's HTTP listener. Every sample has a label `model`, the instance's MODEL_ID
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +24,11 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from conch.http_client import HttpClient, Lost
+
 disable_created_metrics()  # type: ignore[no-untyped-call]
+TRITON_SECONDS = 1.0
+OWN = re.compile(rb"(?:# (?:HELP|TYPE) )?nv_(?!inference_)")
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 DEATHS = ("from outside", "by itself")
 # Triton's statistics that become counters: a name, what it says, and where it stands in a model's row: the
@@ -118,6 +125,18 @@ class GuardMetrics:
         collector = MultiProcessCollector(CollectorRegistry(), str(self.engine))  # type: ignore[no-untyped-call]
         found: Iterable[Metric] = collector.collect()  # type: ignore[no-untyped-call]
         return found
+
+
+async def of_triton(triton: HttpClient | None) -> list[bytes]:
+    """Read the lines of Triton's own metrics without nv_inference_…, which the guard's page has as
+    conch_triton_…; none while it does not answer, or where it has no port for them.
+    """
+    with suppress(Lost, TimeoutError, OSError):
+        async with asyncio.timeout(TRITON_SECONDS):
+            if triton:
+                answer = await triton.request("GET", "/metrics", {})
+                return list(filter(OWN.match, (await answer.body()).splitlines(keepends=True)))
+    return []
 
 
 def counted(statistics: Mapping[str, Any]) -> Iterator[Metric]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,11 +17,10 @@ import orjson
 
 from conch.http_client import HttpClient, Lost
 
+from .metrics import TRITON_SECONDS, of_triton
 from .supervise.keeper import Keeper
 
 KEY = "x-conch-inner"
-STATISTICS_SECONDS = 1.0
-OWN = re.compile(rb"(?:# (?:HELP|TYPE) )?nv_(?!inference_)")
 
 
 class Operator:
@@ -63,7 +61,7 @@ class Operator:
     async def statistics(self) -> dict[str, Any] | None:
         """Return Triton's own statistics of all models; None while the server does not answer."""
         with suppress(Lost, TimeoutError):
-            async with asyncio.timeout(STATISTICS_SECONDS):
+            async with asyncio.timeout(TRITON_SECONDS):
                 if life := self.keeper.relay.life:
                     answer = await life.http.request("GET", "/v2/models/stats", {})
                     body = await answer.body()
@@ -72,16 +70,8 @@ class Operator:
         return None
 
     async def of_triton(self) -> bytes:
-        """Read Triton's own metrics (nv_gpu_…, nv_trt_llm_…) without nv_inference_…, which the guard's page
-        has as conch_triton_…; empty while it does not answer, or where it has no port for them.
-        """
-        with suppress(Lost, TimeoutError, OSError):
-            async with asyncio.timeout(STATISTICS_SECONDS):
-                if self.triton and self.keeper.relay.life:
-                    answer = await self.triton.request("GET", "/metrics", {})
-                    body = await answer.body()
-                    return b"".join(filter(OWN.match, bytes(body).splitlines(keepends=True)))
-        return b""
+        """Return Triton's own metrics (nv_gpu_…, nv_trt_llm_…); empty while it does not serve."""
+        return b"".join(await of_triton(self.triton if self.keeper.relay.life else None))
 
 
 def queued(statistics: Mapping[str, Any]) -> dict[str, float]:

@@ -42,6 +42,7 @@ class Scheduler:
         self.batch = runtime.batch()
         self.last: Step | None = None
         self.metrics, self.spans, self.measured, self.looked = EngineMetrics(), Spans(), 0.0, 0.0
+        self.made = 0  # tokens that the metrics do not count yet
         self.metrics.rows_most.set(limits.max_rows)
         self.wake = threading.Condition()
         self.stopping = False
@@ -132,11 +133,16 @@ class Scheduler:
         if self.running and now - self.measured < MEASURE_SECONDS:
             return
         self.measured = now
+        self._count_tokens()
         rows = [(len(job.rows), job.position) for job in self.running]
         room = self.limits.max_rows * self.runtime.facts.positions
         self.metrics.waiting.set(len(self.waiting))
         self.metrics.rows.set(sum(count for count, _ in rows))
         self.metrics.cache.set(sum(count * position for count, position in rows) / room)
+
+    def _count_tokens(self) -> None:
+        self.metrics.made.inc(self.made)
+        self.made = 0
 
     def admit(self, most: int = 1) -> None:
         """Admit up to `most` waiting requests whose rows fit and encode them together, once no other is being
@@ -302,6 +308,7 @@ class Scheduler:
             self.metrics.first.observe(job.begun - job.came)
         job.reads, job.rows = 0, [job.row(job.first_row + parent, (token,)) for parent, token in chosen]
         job.position += 1
+        self.made += 1
         if job.streaming and job.rows:
             job.listener.update(job.strategy.results())
 
@@ -347,7 +354,7 @@ class Scheduler:
 
     def _count(self, job: Job) -> None:
         made, now = job.steps, time.monotonic()
-        self.metrics.made.inc(made)
+        self._count_tokens()
         if made > 1:
             self.metrics.token.observe((now - job.begun) / (made - 1))
         steps = {

@@ -194,8 +194,8 @@ class GrpcFront(grpc.GenericRpcHandler):  # type: ignore[misc]
                 life.flights.add(flight)
             try:
                 async for message in Exchange(requests, call, self._judged).messages():
+                    self.answered()
                     yield message
-                self.answered()
             finally:
                 call.cancel()
                 if life:

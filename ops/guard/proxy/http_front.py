@@ -184,8 +184,8 @@ class HttpFront:
         request.begin(200, _kept(answer.headers))
         try:
             async for chunk in answer.chunks():
+                self.answered()
                 await request.chunk(chunk)
-            self.answered()
         except Lost:
             if request.gone.done():
                 self.service.stop(stoppable)

@@ -234,12 +234,13 @@ class Relay:
             "a request may have ended the server; it runs again alone", model=call.model, fingerprint=mark
         )
         try:
-            async with asyncio.timeout(AWAY_SECONDS), self.trials:
+            async with asyncio.timeout(AWAY_SECONDS) as waiting, self.trials:
                 self.trying = call
                 while self.stopping or not (life := self.life) or life.flights:
                     if not self.returns():
                         raise Unavailable(GONE)
                     await asyncio.sleep(0.01)
+                waiting.reschedule(None)
                 result = await self._fly(life, call)
         except TimeoutError:
             raise Unavailable(

@@ -3,7 +3,8 @@ unhealthy.
 
 Triton never notices a dead or hung Python stub (ready stays 200), so its own readiness proves nothing. A
 server is ended by its death or that of a stub or rank, a stopped process, an answer that says that a stub is
-unhealthy, or a probe that fails while nothing else succeeds.
+unhealthy, or a probe that fails while no request succeeds and no engine makes a step: behind long texts that
+take all rows, a probe waits for as long as they take.
 
 A server that was asked to end from outside (SIGTERM) stays ready on its connections and waits up to 30 s for
 their end; it only refuses new ones. It is drained as in a planned restart.
@@ -186,8 +187,8 @@ class Keeper:
             await self._check(server, life)
 
     async def _check(self, server: Server, life: Life) -> None:
-        """Probe when nothing has succeeded for a while, sooner while requests wait. While requests succeed, a
-        slow probe only means load, and so does a full queue.
+        """Probe when nothing has succeeded for a while, sooner while requests wait. While requests succeed or
+        the engine works, a slow probe only means load, and so does a full queue.
         """
         if (pid := server.stopped()) is not None:
             await asyncio.sleep(2 * CHECK)
@@ -198,9 +199,10 @@ class Keeper:
             return
         if time.monotonic() - self.last_good < (PROBE if life.flights else IDLE_PROBE):
             return
-        before = self.last_good
+        before, progress = self.last_good, await server.progress()
         trouble = await self._probe(life.http, PROBE_TIMEOUT)
-        if trouble is None or trouble.startswith("503") or (trouble == "timeout" and self.last_good > before):
+        works = trouble == "timeout" and (self.last_good > before or await server.progress() != progress)
+        if trouble is None or trouble.startswith("503") or works:
             self.answered()
         else:
             self.ill(f"the probe failed: {trouble}")

@@ -20,15 +20,20 @@ from pathlib import Path
 from conch import blas
 from conch.bundle import Serving
 from conch.deployment import Instance
+from conch.http_client import HttpClient
 from conch.nvidia_images import interpreter, open_mpi
 from ops.ranks import MPI_ENVIRONMENT, launch, leader, parts, session
 
+from ..metrics import of_triton
 from .failures import Tail
 from .fitting import fitted
 
 PLAIN = re.compile(r"[\w./@+-]+")  # a path that a shell and the loader read as it is
 NVIDIA = Path("/opt/tritonserver/bin/tritonserver")  # in NVIDIA's images
 DRAIN = 30.0
+# TensorRT-LLM's own metric: how many steps its executor has made, which makes none while nothing runs
+# (https://github.com/triton-inference-server/tensorrtllm_backend#triton-metrics).
+ITERATIONS = b'general_type="iteration_counter"'
 # What tensors are moved through, and how much more of it a Python stub takes at a time where GPUs answer many
 # long sounds at once: a part, and bytes at most. By 1 MB, the default, it grows for each of the first
 # hundreds, and goes over all of it each time, twice and under a lock: 40 ms at 512 MB (python_backend,
@@ -173,9 +178,23 @@ def measures(home: Path, instance: int) -> Path:
 
 def stopped(pid: int) -> bool:
     """Tell whether a process was stopped with a signal (state T)."""
+    return process_facts(pid)[:1] == ["T"]
+
+
+def ended(pid: int) -> int | None:
+    """Return how a process of this user has ended, as its parent would see it: its exit status, or minus the
+    signal; None if it runs, or its parent has already taken that (proc_pid_stat(5), `exit_code`).
+    """
+    if (facts := process_facts(pid))[:1] != ["Z"]:
+        return None
+    return os.waitstatus_to_exitcode(int(facts[-1]))
+
+
+def process_facts(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat from the state on; none if there is no such process."""
     with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
-    return False
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return []
 
 
 @dataclass(eq=False)
@@ -203,6 +222,7 @@ class Server:
         for address in (self.addresses.http, self.addresses.grpc):
             if address.startswith("unix:"):
                 Path(address[5:]).unlink(missing_ok=True)
+        self.triton = HttpClient(self.addresses.metrics) if self.addresses.metrics else None
         self.prefix = f"conch_{os.getpid()}_{self.instance.index}"
         command, environment = self._command()
         # No preexec_fn: a child forked from a process with gRPC's threads that runs Python before exec may
@@ -250,12 +270,14 @@ class Server:
             asyncio.get_running_loop().add_reader(descriptor, self._ended, pid)
 
     def _ended(self, pid: int) -> None:
+        status = ended(pid)
         self._forget(pid)
         if pid == self.process.pid:
             status = self.process.wait()
             self.lost(f"tritonserver ended with status {status}", status)
         else:
-            self.lost(f"a Python stub or a rank has died (process {pid})", None)
+            how = f", status {status}" if status else ""
+            self.lost(f"a Python stub or a rank has died (process {pid}{how})", status or None)
 
     def _forget(self, pid: int) -> None:
         descriptor = self.watched.pop(pid)
@@ -265,6 +287,14 @@ class Server:
     def stopped(self) -> int | None:
         """Return one of the processes that was stopped with a signal."""
         return next((pid for pid in self.watched if stopped(pid)), None)
+
+    async def progress(self) -> list[bytes]:
+        """Return what changes while the engine works: what its Python stubs have counted, and
+        TensorRT-LLM's steps.
+        """
+        folder = measures(self.home, self.instance.index)
+        steps = [line for line in await of_triton(self.triton) if ITERATIONS in line]
+        return [*(file.read_bytes() for file in sorted(folder.glob("[!g]*.db"))), *steps]
 
     async def cause(self) -> str:
         """Return why it could not start, from its log; empty if unknown."""

@@ -109,6 +109,53 @@ async def test_a_stream_that_stops_is_a_timeout(said: bytes) -> None:
         await asyncio.wait_for(gone.wait(), 5)
 
 
+@pytest.mark.parametrize(
+    ("before", "status", "code"),
+    [(b"", 400, "model_refused"), (b'data: {"a": 1}\n\n', 500, "model_failed")],
+)
+async def test_an_error_in_a_stream_is_the_servers_once_it_has_begun(
+    before: bytes, status: int, code: str
+) -> None:
+    """Triton gives it no status: what is refused is refused first."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + before + b'data: {"error": "what happened"}\n\n')
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        triton = Triton(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", {}, seconds=5)
+        with pytest.raises(ApiError) as caught:
+            _ = [one async for one in triton.stream(POOL, "m", {}, "id")]
+        assert (str(caught.value), caught.value.status, caught.value.code) == ("what happened", status, code)
+
+
+@pytest.mark.parametrize(
+    ("inference", "guards", "ready"),
+    [(None, 200, True), (None, 503, False), (503, 200, True), (503, 503, False), (500, 200, False)],
+)
+async def test_a_model_with_all_rows_taken_is_ready(
+    monkeypatch: pytest.MonkeyPatch, inference: int | None, guards: int, ready: bool
+) -> None:
+    """Its readiness inference waits behind long texts, or finds the queue full; the guards know more."""
+    monkeypatch.setattr("gateway.triton.READY_SECONDS", 0.1)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readline():
+            asked = b"GET /models/mini/v2/health/ready " in line  # maybe after the body of a request
+            if b" HTTP/1.1" in line and (status := guards if asked else inference):
+                writer.write(b"HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n" % status)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        triton = Triton(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", {}, seconds=5)
+        pool = Pool("mini", "whisper", (0,), {"model": "m", "inputs": {}})
+        assert await triton.ready(pool) is ready
+        await triton.close()
+
+
 async def test_a_connection_that_was_idle_for_long_is_not_used() -> None:
     """nginx may be on another host by then."""
     async with nginx(answers_per_connection=9) as (url, requests):

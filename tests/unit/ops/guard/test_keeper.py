@@ -66,6 +66,9 @@ class Triton:
     def stopped(self) -> None:
         return None
 
+    async def progress(self) -> list[bytes]:
+        return []
+
     async def cause(self) -> str:
         return ""
 
@@ -229,6 +232,37 @@ async def test_probes_are_rare_until_a_request_waits(monkeypatch: pytest.MonkeyP
     asked = asyncio.ensure_future(keeper.relay.run(ask("/slow", keeper.relay, taken)))
     await until(lambda: keeper.deaths == 1)
     assert "the probe failed: timeout" in str(keeper.journal.events)
+    two.slow.set()
+    assert await asked == "fine"
+    keeper.stop_asked.set()
+    assert await running == 0
+
+
+async def test_a_server_whose_engine_works_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long texts keep a probe waiting while none of them has ended; once no step is made, the server hangs."""
+
+    class Busy(Hung):
+        steps, works = 0, True
+
+        async def progress(self) -> list[bytes]:
+            self.steps += self.works
+            return [b"%d" % self.steps]
+
+    one, two = Busy(), Triton()
+    await one.listen()
+    await two.listen()
+    keeper = prepared(monkeypatch, [one, two])
+    keeper.relay.peers = []
+    for name, seconds in {"PROBE": 0.1, "PROBE_TIMEOUT": 0.2}.items():
+        monkeypatch.setattr(keeping, name, seconds)
+    running = asyncio.ensure_future(keeper.run())
+    await until(lambda: keeper.state == "serving")
+    one.hangs.set()
+    asked = asyncio.ensure_future(keeper.relay.run(ask("/slow", keeper.relay, [])))
+    await until(lambda: one.probes >= 5)
+    assert keeper.deaths == 0
+    one.works = False
+    await until(lambda: keeper.deaths == 1)
     two.slow.set()
     assert await asked == "fine"
     keeper.stop_asked.set()

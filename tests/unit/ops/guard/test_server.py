@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,8 +11,10 @@ import pytest
 
 from conch.bundle import Serving
 from conch.deployment import Instance
+from conch.http_client import HttpClient
 from ops.guard.supervise import server
 from ops.guard.supervise.server import Server, TritonAddresses, growth
+from tests.fakes.http_server import Handler, answering
 from tests.fakes.nvidia_image import make_image
 
 
@@ -92,3 +95,47 @@ def test_large_memories_are_mapped_where_sounds_are_heard_on_a_cpu(
     monkeypatch.setattr(server, "find_tritonserver", lambda home, links: (["tritonserver"], given))
     _, environment = started(tmp_path, monkeypatch, family, gpus)
     assert environment.get("MALLOC_MMAP_THRESHOLD_") == threshold
+
+
+@pytest.mark.parametrize(
+    ("program", "status"), [("kill -9 $$", -9), ("kill -11 $$", -11), ("exit 3", 3), ("exit 0", 0)]
+)
+def test_how_a_process_has_ended_is_known_until_its_parent_takes_it(program: str, status: int) -> None:
+    """Of a child of another process, too, whose status only that one can wait for."""
+    child = subprocess.Popen(["sh", "-c", program])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert server.ended(child.pid) == status
+    child.wait()
+    assert server.ended(child.pid) is None
+    assert server.ended(os.getpid()) is None
+
+
+async def test_progress_is_what_engines_count(tmp_path: Path) -> None:
+    """What stubs have counted, without what they measure, and TensorRT-LLM's steps."""
+    page = ["nv_gpu_utilization 0.5", 'nv_trt_llm_general_metrics{general_type="iteration_counter"} 7']
+
+    class Page(Handler):
+        def do_GET(self) -> None:  # noqa: N802
+            self.send(200, "text/plain", "\n".join(page))
+
+    with answering(Page) as triton:
+        instance = Instance(0, "mini", "gpt2", str(tmp_path), (), "", "", "")
+        addresses = TritonAddresses("", "", (), triton.url.removeprefix("http://"))
+        made = Server(instance, tmp_path, addresses, Serving(), lambda name, status: None)
+        made.triton = HttpClient(addresses.metrics)
+        measures = server.measures(tmp_path, 0)
+        measures.mkdir()
+        seen = [await made.progress()]
+
+        async def after(file: str, content: bytes, *lines: str) -> bool:
+            (measures / file).write_bytes(content)
+            page[:] = lines or page
+            seen.append(await made.progress())
+            return seen[-1] != seen[-2]
+
+        assert await after("counter_1.db", b"1")
+        assert await after("histogram_1.db", b"1")
+        assert await after("counter_1.db", b"2")
+        assert not await after("gauge_livemostrecent_1.db", b"2")
+        assert not await after("counter_1.db", b"2", "nv_gpu_utilization 0.6", page[1])
+        assert await after("counter_1.db", b"2", page[0], page[1].replace("7", "8"))
