@@ -168,7 +168,9 @@ async def live() -> dict[str, str]:
 
 
 async def ready(services: ServicesDep) -> JSONResponse:
-    """Answer 200 if every model answers a tiny real inference, otherwise 503."""
+    """Answer 200 if every model answers a tiny real inference, otherwise 503. A model whose instances are so
+    busy that it has to wait for ten seconds is ready as long as they serve.
+    """
     results = await services.ready()
     return JSONResponse(
         {"status": "ready" if all(results.values()) else "not ready", "models": results},

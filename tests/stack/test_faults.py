@@ -75,7 +75,10 @@ def test_a_killed_tritonserver_loses_no_request(stack: Stack, record_property: p
 
 @pytest.mark.parametrize("model", ["tensorrt_llm_stream", "whisper_bls"])
 def test_a_killed_stub_loses_no_request_at_the_gateway(stack: Stack, model: str) -> None:
-    """Through the gateway nothing fails; raw KServe calls fail only until the guard has noticed."""
+    """Through the gateway nothing fails; raw KServe calls fail only until the guard has noticed. No request
+    is suspected of what a signal has done.
+    """
+    known = len(stack.log("triton-1"))
     client = grpc.InferenceServerClient(stack.grpc)
     inputs = grpc_inputs(wave("order.wav"))
     with (
@@ -92,6 +95,9 @@ def test_a_killed_stub_loses_no_request_at_the_gateway(stack: Stack, model: str)
     assert load.failed == []
     last_failure = max((float(line.split()[0]) for line in raw.failed), default=killed)
     assert last_failure - killed < GUARD_SECONDS, raw.failed[-1]
+    told = stack.log("triton-1")[known:]
+    assert f"status -{signal.SIGKILL.value}" in told
+    assert "it runs again alone" not in told
 
 
 def test_a_planned_restart_loses_nothing(stack: Stack) -> None:

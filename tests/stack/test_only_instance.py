@@ -16,7 +16,7 @@ from conch.names import AT_ONCE
 
 from .clients import Load
 from .conftest import Stack
-from .processes import tritonserver
+from .processes import stub, tritonserver
 from .test_text import infer, openings
 
 MODEL = "mini-gpt2"
@@ -25,6 +25,7 @@ PROMPT = openings(1)[0]
 BODY = {"text_input": PROMPT, "max_tokens": TOKENS}
 FAULTS: dict[str, Callable[[Stack, int], None]] = {
     "server killed": lambda stack, index: os.kill(tritonserver(stack, index), signal.SIGKILL),
+    "engine killed": lambda stack, index: os.kill(stub(stack, index, "tensorrt_llm_stream"), signal.SIGKILL),
     "server asked to end": lambda stack, index: os.kill(tritonserver(stack, index), signal.SIGTERM),
 }
 

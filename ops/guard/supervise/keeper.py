@@ -3,8 +3,8 @@ unhealthy.
 
 Triton never notices a dead or hung Python stub (ready stays 200), so its own readiness proves nothing. A
 server is ended by its death or that of a stub or rank, a stopped process, an answer that says that a stub is
-unhealthy, or a probe that fails while no request succeeds and no engine makes a step: behind long texts that
-take all rows, a probe waits for as long as they take.
+unhealthy, or a probe that fails while no request succeeds and no engine works: behind long texts that take
+all rows, or behind the encoder of many sounds on a CPU, a probe waits for as long as they take.
 
 A server that was asked to end from outside (SIGTERM) stays ready on its connections and waits up to 30 s for
 their end; it only refuses new ones. It is drained as in a planned restart.
@@ -35,6 +35,7 @@ START_PROBE = 0.2
 CHECK, IDLE_CHECK = 1.0, 3.0  # between two looks, while there are requests and while there are none
 PROBE, IDLE_PROBE = 5.0, 30.0  # without a success, after so long comes a probe
 PROBE_TIMEOUT = 30.0
+WORKS = 0.1  # CPUs in use that show that an engine works, as it does on an encoder for minutes
 START_TIMEOUT = 600.0
 FAILED_STARTS = 3
 OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, 0)  # 0: it was asked to end, and was idle
@@ -167,7 +168,7 @@ class Keeper:
     async def _live(self, server: Server, life: Life) -> None:
         """Wait until the server answers, then check it periodically. Ends only by being cancelled."""
         started = time.monotonic()
-        while trouble := await self._probe(life.http, 5):
+        while trouble := await self._probe(life.http, PROBE_TIMEOUT):
             if time.monotonic() - started > START_TIMEOUT:
                 self.ill(f"not ready within {START_TIMEOUT:.0f} s: {trouble}")
             await asyncio.sleep(START_PROBE)
@@ -199,12 +200,14 @@ class Keeper:
             return
         if time.monotonic() - self.last_good < (PROBE if life.flights else IDLE_PROBE):
             return
-        before, progress = self.last_good, await server.progress()
+        before, progress, computed = self.last_good, await server.progress(), server.computed()
         trouble = await self._probe(life.http, PROBE_TIMEOUT)
-        works = trouble == "timeout" and (self.last_good > before or await server.progress() != progress)
-        if trouble is None or trouble.startswith("503") or works:
+        goes_on = trouble == "timeout" and (self.last_good > before or await server.progress() != progress)
+        if trouble is None or trouble.startswith("503") or goes_on:
             self.answered()
-        else:
+            return
+        works = server.computed() - computed > WORKS * PROBE_TIMEOUT
+        if trouble != "timeout" or not works or time.monotonic() - before > START_TIMEOUT:
             self.ill(f"the probe failed: {trouble}")
 
     async def _ends(self, life: Life) -> bool:

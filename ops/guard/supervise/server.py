@@ -296,6 +296,13 @@ class Server:
         steps = [line for line in await of_triton(self.triton) if ITERATIONS in line]
         return [*(file.read_bytes() for file in sorted(folder.glob("[!g]*.db"))), *steps]
 
+    def computed(self) -> float:
+        """Return the seconds of CPU time that its processes have used, if they compute on a CPU; 0 otherwise:
+        a process that waits for a GPU uses as much where that hangs.
+        """
+        ticks = sum(sum(map(int, process_facts(pid)[11:13])) for pid in self.watched)
+        return 0.0 if self.instance.gpus else ticks / os.sysconf("SC_CLK_TCK")
+
     async def cause(self) -> str:
         """Return why it could not start, from its log; empty if unknown."""
         return await self.tail.cause()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -68,6 +69,9 @@ class Triton:
 
     async def progress(self) -> list[bytes]:
         return []
+
+    def computed(self) -> float:
+        return 0.0
 
     async def cause(self) -> str:
         return ""
@@ -238,15 +242,23 @@ async def test_probes_are_rare_until_a_request_waits(monkeypatch: pytest.MonkeyP
     assert await running == 0
 
 
-async def test_a_server_whose_engine_works_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Long texts keep a probe waiting while none of them has ended; once no step is made, the server hangs."""
+@pytest.mark.parametrize(("works", "limit"), [(0, 600.0), (2, 0.1)])
+async def test_a_server_whose_engine_works_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, works: int, limit: float
+) -> None:
+    """Long texts keep a probe waiting while none has ended, and long sounds while one is encoded; once no
+    step is made and nothing is computed, or only that for too long, the server hangs.
+    """
 
     class Busy(Hung):
-        steps, works = 0, True
+        steps, works = 0, 0
 
         async def progress(self) -> list[bytes]:
-            self.steps += self.works
+            self.steps += self.works == 1
             return [b"%d" % self.steps]
+
+        def computed(self) -> float:
+            return time.monotonic() if self.works == 2 else 0.0
 
     one, two = Busy(), Triton()
     await one.listen()
@@ -259,9 +271,11 @@ async def test_a_server_whose_engine_works_is_left_alone(monkeypatch: pytest.Mon
     await until(lambda: keeper.state == "serving")
     one.hangs.set()
     asked = asyncio.ensure_future(keeper.relay.run(ask("/slow", keeper.relay, [])))
-    await until(lambda: one.probes >= 5)
-    assert keeper.deaths == 0
-    one.works = False
+    for one.works in (1, 2):
+        await until(lambda probes=one.probes: one.probes >= probes + 4)
+        assert keeper.deaths == 0
+    one.works = works
+    monkeypatch.setattr(keeping, "START_TIMEOUT", limit)
     await until(lambda: keeper.deaths == 1)
     two.slow.set()
     assert await asked == "fine"
