@@ -84,8 +84,8 @@ class Settings(Environment):
     embeddings_per_instance: int = Field(
         64,
         gt=0,
-        description="concurrent requests for embeddings (times each 64 inputs) for each instance; one more "
-        "is a 503",
+        description="concurrent requests for embeddings for each instance; one with many inputs counts as up "
+        "to four for each instance; one more is a 503",
     )
     embeddings_truncate: bool = Field(
         False,

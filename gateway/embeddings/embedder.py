@@ -55,10 +55,11 @@ def parts(items: Sequence[Item]) -> Iterator[list[int]]:
         yield part
 
 
-def places(items: Sequence[Item]) -> int:
-    """Return how many of the gateway's places inputs take."""
+def places(items: Sequence[Item], pool: Pool) -> int:
+    """Return how many of the gateway's places inputs take: what is sent at once."""
     pictures = sum(isinstance(item, Picture) for item in items)
-    return ceil((len(items) - pictures) / INPUTS) + ceil(pictures / PICTURES)
+    parts = ceil((len(items) - pictures) / INPUTS) + ceil(pictures / PICTURES)
+    return min(parts, AT_ONCE * len(pool.instances))
 
 
 def tensors(items: Sequence[Item]) -> dict[str, NDArray[Any]]:

@@ -42,7 +42,7 @@ async def _answer(
     pool = services.pool(form.model, "embedding")
     request.state.model = pool.model_id
     check(form, items, pool)
-    with services.embeddings.place(pool, places(items)):
+    with services.embeddings.place(pool, places(items, pool)):
         cut = (
             services.settings.embeddings_truncate if form.truncate is None else form.truncate in (True, "END")
         )

@@ -60,7 +60,7 @@ class ServedEmbedder:
         self, items: Sequence[Item], *, cut: bool
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """See library.Embedder. A batch of the worker takes as many places as a request's."""
-        with self.admission.place(self.pool, places(items)):
+        with self.admission.place(self.pool, places(items, self.pool)):
             name = f"retrieval-{uuid.uuid4().hex[:8]}"
             vectors = await embed(self.triton, self.pool, items, name, truncate=cut)
         norms = np.linalg.norm(vectors.values, axis=1, keepdims=True)

@@ -5,7 +5,8 @@ together, with little padding.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,7 +15,9 @@ from numpy.typing import NDArray
 from conch.bundle import EngineFacts
 
 from ..errors import BadRequest, encode_error
-from ..triton.stub import Request, Utils, arrays_of
+from ..triton.calls import BlsClient
+from ..triton.stub import Request, Sender, Utils, arrays_of
+from .rounds import Rounds, Work
 
 Ids = NDArray[np.int32]
 Pixels = NDArray[np.float32]
@@ -35,6 +38,10 @@ class EncoderRuntime(Protocol):
     @property
     def facts(self) -> EngineFacts:
         """Return engine.json."""
+
+    @property
+    def tokens_at_once(self) -> int:
+        """Return how many tokens of texts take a moment: where more wait, small requests may come between."""
 
     def encode(self, **inputs: NDArray[Any]) -> NDArray[np.float32]:
         """Return vectors [rows, dimensions] for int64 `ids` and `mask` [texts, n], or for float32 `pixels`
@@ -106,10 +113,13 @@ def taken_in(facts: EngineFacts, inputs: dict[str, NDArray[Any]]) -> list[Ids]:
 
 
 class EncoderEndpoint(ABC):
-    """Connects Triton's requests to an encoder."""
+    """Connects Triton's requests to an encoder. `most`: what a round costs (serving.engine.rounds)."""
+
+    most: float = AT_ONCE
 
     def __init__(self, encoder: EncoderRuntime, utils: Utils) -> None:
-        self.encoder, self.utils = encoder, utils
+        self.encoder, self.calls = encoder, BlsClient(utils, encode_error)
+        self.rounds = Rounds(self.embed, self.most)
 
     @abstractmethod
     def rows(self, inputs: dict[str, NDArray[Any]]) -> Sequence[NDArray[Any]]:
@@ -124,38 +134,58 @@ class EncoderEndpoint(ABC):
     def embed(self, rows: Sequence[NDArray[Any]]) -> NDArray[np.float32]:
         """Return vectors [rows, dimensions]."""
 
+    def cost(self, row: NDArray[Any]) -> float:
+        """Return what a row costs of a round."""
+        return 1.0
+
     def outputs(self, found: NDArray[np.float32], inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Make the outputs of one request from the vectors of its rows, `found` [rows, dimensions]."""
         return {"embedding": found}
 
-    def execute(self, requests: Sequence[Request]) -> list[Any]:
-        """Return one response for each request; an error of one affects no other."""
-        rows: list[NDArray[Any]] = []
-        asked = [arrays_of(request) for request in requests]
-        spans: list[slice | BadRequest] = []
-        for inputs in asked:
+    def execute(self, requests: Iterable[Request]) -> None:
+        """Queue requests; an error of one affects no other."""
+        works = []
+        for request in requests:
+            sender = request.get_response_sender()
             try:
-                own = self.rows(inputs)
+                inputs = arrays_of(request)
+                rows = self.rows(inputs)
             except BadRequest as refused:
-                spans.append(refused)
-            else:
-                spans.append(slice(len(rows), len(rows) + len(own)))
-                rows += own
-        found = self.embed(rows) if rows else np.empty((0, 0), np.float32)
-        return [self._response(found, *pair) for pair in zip(spans, asked, strict=True)]
+                self.calls.refuse(sender, refused)
+                continue
+            finish, fail = partial(self._answer, request, sender, inputs), partial(self.calls.refuse, sender)
+            works.append(Work(rows, [self.cost(row) for row in rows], finish, fail))
+        self.rounds.submit(works)
 
-    def _response(
-        self, found: NDArray[np.float32], span: slice | BadRequest, inputs: dict[str, NDArray[Any]]
-    ) -> Any:
-        if isinstance(span, BadRequest):
-            error = self.utils.TritonError(encode_error(span), self.utils.TritonError.INVALID_ARG)
-            return self.utils.InferenceResponse(error=error)
-        made = self.outputs(found[span], inputs)
-        return self.utils.InferenceResponse([self.utils.Tensor(name, array) for name, array in made.items()])
+    def _answer(
+        self,
+        _: Request,  # which owns the memory of `inputs`
+        sender: Sender,
+        inputs: dict[str, NDArray[Any]],
+        found: list[NDArray[np.float32]],
+    ) -> None:
+        try:
+            arrays = self.outputs(np.stack(found), inputs)
+        except Exception as error:  # noqa: BLE001  # the boundary: it is this request's answer
+            self.calls.refuse(sender, error)
+        else:
+            self.calls.answer(sender, arrays, set(arrays))
+
+    def close(self) -> None:
+        """Stop when the model is unloaded."""
+        self.rounds.close()
+        self.calls.close()
 
 
 class TextEncoderEndpoint(EncoderEndpoint):
-    """Reads int32 `input_ids` and `attention_mask` [rows, n]."""
+    """Reads int32 `input_ids` and `attention_mask` [rows, n]; a row costs its tokens."""
+
+    def __init__(self, encoder: EncoderRuntime, utils: Utils) -> None:
+        self.most = encoder.tokens_at_once
+        super().__init__(encoder, utils)
+
+    def cost(self, row: NDArray[Any]) -> float:
+        return len(row)
 
     def rows(self, inputs: dict[str, NDArray[Any]]) -> Sequence[Ids]:
         return taken_in(self.encoder.facts, inputs)
@@ -168,8 +198,8 @@ class PictureEncoderEndpoint(EncoderEndpoint):
     """Reads float32 `pixel_values` [rows, 3, size, size]."""
 
     def __init__(self, encoder: EncoderRuntime, size: int, utils: Utils) -> None:
-        super().__init__(encoder, utils)
         self.size = size
+        super().__init__(encoder, utils)
 
     def rows(self, inputs: dict[str, NDArray[Any]]) -> Sequence[Pixels]:
         pixels = inputs["pixel_values"]

@@ -18,6 +18,7 @@ from serving.architectures import bert, clip, pictures, speakers
 from .device import Device
 from .runtime import WEIGHTS
 
+TOKENS_AT_ONCE = {"cpu": 2048, "cuda": 131_072}
 PICTURE_WEIGHTS = "picture.safetensors"
 
 
@@ -37,6 +38,10 @@ class TorchEncoder:
         else:
             model = _models(folder, self.facts.family)[graph].to(dtype)
         self.model = model.to(self.device.kind).eval()
+
+    @property
+    def tokens_at_once(self) -> int:
+        return TOKENS_AT_ONCE[self.device.kind]
 
     @torch.inference_mode()
     def encode(self, **inputs: NDArray[Any]) -> NDArray[np.float32]:

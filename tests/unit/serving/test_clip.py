@@ -32,7 +32,7 @@ from serving.vision import decoding, embedding, preprocessing
 from serving.vision.decoding import decoded
 
 from ...fakes.pictures import broken, noise, png, saved
-from ...fakes.triton_python import UTILS, request
+from ...fakes.triton_python import UTILS, answers_of, request
 
 pytestmark = pytest.mark.slow  # imports torch and transformers, exports
 MINI = ROOT / "miniatures" / "clip"
@@ -382,8 +382,8 @@ def test_raw_pixels_are_checked() -> None:
     encoder: Any = SimpleNamespace(encode=lambda pixels: sums(pixels)[:, :1])
     endpoint = PictureEncoderEndpoint(encoder, 2, UTILS)
     good = np.ones((2, 3, 2, 2))
-    answers = endpoint.execute(
-        [asked(good), asked(np.ones((1, 3, 2, 4))), asked(good * np.nan), asked(good[:1] * 5)]
+    answers = answers_of(
+        endpoint, [asked(good), asked(np.ones((1, 3, 2, 4))), asked(good * np.nan), asked(good[:1] * 5)]
     )
     assert [answers[n].arrays["embedding"].tolist() for n in (0, 3)] == [[[1], [1]], [[5]]]
     assert "it must be [3, 2, 2]" in answers[1].error.message

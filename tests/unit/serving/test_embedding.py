@@ -27,7 +27,7 @@ from serving.engine.openvino.encoder import OpenVinoEncoder
 from serving.engine.torch.encoder import TorchEncoder
 from serving.errors import BadRequest
 from serving.text.embedding import EmbeddingModel, around, padded
-from tests.fakes.triton_python import UTILS, request
+from tests.fakes.triton_python import UTILS, answers_of, request
 
 pytestmark = pytest.mark.slow  # imports torch and transformers
 
@@ -187,6 +187,7 @@ class Counting:
     """An encoder whose vectors are the sums of ids."""
 
     facts = SimpleNamespace(positions=6, vocabulary=10, pad_id=0, dimensions=1)
+    tokens_at_once = 4096
 
     def encode(self, ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
         return (ids * mask).sum(1, keepdims=True).astype(np.float32)
@@ -196,7 +197,8 @@ def test_requests_are_computed_together_and_answered_apart() -> None:
     """A bad one among them is refused alone."""
     endpoint = TextEncoderEndpoint(Counting(), UTILS)  # type: ignore[arg-type]
     good = padded([[1, 2], [3, 4, 5]])
-    answers = endpoint.execute(
+    answers = answers_of(
+        endpoint,
         [
             asked(**good),
             asked(input_ids=[[1, 2]], attention_mask=[[0, 1]]),
@@ -204,7 +206,7 @@ def test_requests_are_computed_together_and_answered_apart() -> None:
             asked(input_ids=[[1, 11]], attention_mask=[[1, 1]]),
             asked(input_ids=[[1] * 7], attention_mask=[[1] * 7]),
             asked(input_ids=[[9]], attention_mask=[[1]]),
-        ]
+        ],
     )
     assert [answers[n].arrays["embedding"].tolist() for n in (0, 5)] == [[[3], [12]], [[9]]]
     sentences = [answer.error.message for answer in answers[1:5]]

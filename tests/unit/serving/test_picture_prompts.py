@@ -28,7 +28,7 @@ from serving.text.model import TextModel
 from serving.text.processing import preprocess
 from serving.triton.rows import refuse_table
 from serving.vision.questions import pictures_of
-from tests.fakes.triton_python import UTILS, request
+from tests.fakes.triton_python import UTILS, answers_of, request
 
 MEAN, DEVIATION = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 VOCABULARY, ROWS, SIZE, WIDTH = 2001, 3, 32, 4
@@ -342,13 +342,14 @@ def test_the_encoder_keeps_requests_apart() -> None:
     first = np.full((1, 2, 3, 4, 4), 1.0, np.float16)
     first[0, 1] = 2.0
     second = np.full((2, 1, 3, 4, 4), 3.0, np.float16)
-    answers = endpoint.execute(
+    answers = answers_of(
+        endpoint,
         [
             request(IMAGE=first),
             request(pixel_values=np.zeros((1, 1, 3, 5, 4), np.float16)),
             request(pixel_values=second),
             request(),
-        ]
+        ],
     )
     table = answers[0].arrays["OUT_PROMPT_EMBEDDING_TABLE"]
     assert table.shape == (1, 12, 2)

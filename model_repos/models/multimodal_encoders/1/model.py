@@ -11,10 +11,10 @@ sys.path.insert(0, str(BUNDLE))  # conch/ and serving/ lie next to the repositor
 from conch.bundle import ENGINE, PictureFacts
 from serving.engine import load_encoder
 from serving.engine.encoding import PromptTableEndpoint
-from serving.python_model import PythonModel
+from serving.python_model import ThreadedModel
 
 
-class TritonPythonModel(PythonModel):
+class TritonPythonModel(ThreadedModel):
     """See above."""
 
     def initialize(self, args: dict[str, str]) -> None:
