@@ -18,7 +18,7 @@ from serving.architectures import bert, clip, pictures, speakers
 from .device import Device
 from .runtime import WEIGHTS
 
-TOKENS_AT_ONCE = {"cpu": 2048, "cuda": 131_072}
+TOKENS_AT_ONCE = {"cpu": 2048, "cuda": 32_768}
 PICTURE_WEIGHTS = "picture.safetensors"
 
 
