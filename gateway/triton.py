@@ -232,7 +232,7 @@ class Triton:
                 await self.infer(pool, pool.probe["model"], arrays, [], name, at_once=True)
             return True
         except ApiError as error:
-            if error.status != 503:
+            if error.status not in (503, 504):
                 return False
         except TimeoutError:
             pass
@@ -283,8 +283,8 @@ def _refusal(status: int, body: bytes) -> ApiError:
 
 
 def _response(data: str, *, begun: bool) -> dict[str, Any]:
-    """Return one response of a stream. An error in it is a sentence without a status: what an engine refuses
-    it refuses before it has `begun`, so a later one is a fault of the server.
+    """Return one response of a stream. An error in it is a sentence without a status: what a client can mend
+    is refused before the stream has `begun`, so a later one is taken for a fault of the server.
     """
     response: dict[str, Any] = json.loads(data)
     if "error" in response:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
@@ -150,26 +151,29 @@ class EncoderEndpoint(ABC):
             try:
                 inputs = arrays_of(request)
                 rows = self.rows(inputs)
-            except BadRequest as refused:
-                self.calls.refuse(sender, refused)
-                continue
-            finish, fail = partial(self._answer, request, sender, inputs), partial(self.calls.refuse, sender)
-            works.append(Work(rows, [self.cost(row) for row in rows], finish, fail))
+                if not rows:
+                    raise BadRequest("the request has no rows")
+            except Exception as error:  # noqa: BLE001  # the boundary: it is this request's answer
+                self._refuse(sender, error)
+            else:
+                costs = [self.cost(row) for row in rows]
+                works.append(
+                    Work(rows, costs, partial(self._answer, sender, inputs), partial(self._refuse, sender))
+                )
         self.rounds.submit(works)
 
     def _answer(
-        self,
-        _: Request,  # which owns the memory of `inputs`
-        sender: Sender,
-        inputs: dict[str, NDArray[Any]],
-        found: list[NDArray[np.float32]],
+        self, sender: Sender, inputs: dict[str, NDArray[Any]], found: list[NDArray[np.float32]]
     ) -> None:
         try:
             arrays = self.outputs(np.stack(found), inputs)
-        except Exception as error:  # noqa: BLE001  # the boundary: it is this request's answer
-            self.calls.refuse(sender, error)
-        else:
             self.calls.answer(sender, arrays, set(arrays))
+        except Exception as error:  # noqa: BLE001  # see above; shared memory may be full
+            self._refuse(sender, error)
+
+    def _refuse(self, sender: Sender, error: Exception) -> None:
+        with suppress(Exception):  # Triton has dropped the request
+            self.calls.refuse(sender, error)
 
     def close(self) -> None:
         """Stop when the model is unloaded."""

@@ -7,16 +7,20 @@ from __future__ import annotations
 import heapq
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
 from numpy.typing import NDArray
 
-# How many seconds a request yields to smaller ones that come later, for each round that it takes.
-YIELDS = 30.0
+from ..errors import QueueFull
+
+# Seconds that a request yields to smaller ones that come later: for each round that it takes, and at most.
+YIELDS, LONGEST = 30.0, 60.0
+MOST_BYTES = 1 << 30  # of rows that wait
+FULL = QueueFull("at capacity: 1 GiB of inputs wait for this encoder; retry in a few seconds")
+STOPPING = RuntimeError("the server is stopping")
 # A round that costs this part of the most is not filled up with rows that cost so many times as much as its
 # first: it would take them long to compute.
 ENOUGH, UNLIKE = 0.125, 2
@@ -25,7 +29,7 @@ ENOUGH, UNLIKE = 0.125, 2
 @dataclass(eq=False)
 class Work:
     """The rows of one request and what each of them costs. `finish` gets their results, in order; `fail` what
-    went wrong.
+    went wrong. Neither raises.
     """
 
     rows: Sequence[NDArray[Any]]
@@ -33,11 +37,13 @@ class Work:
     finish: Callable[[list[NDArray[Any]]], None]
     fail: Callable[[Exception], None]
     left: list[int] = field(init=False)
+    size: int = field(init=False)
     results: dict[int, NDArray[Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # Rows that cost about the same are computed together; those that cost least are taken first.
         self.left = sorted(range(len(self.rows)), key=lambda row: -self.costs[row])
+        self.size = sum(row.nbytes for row in self.rows)
 
 
 class Rounds:
@@ -48,16 +54,22 @@ class Rounds:
     def __init__(self, compute: Callable[[Sequence[NDArray[Any]]], NDArray[Any]], most: float) -> None:
         self.compute, self.most = compute, most
         self.waiting: list[tuple[float, int, Work]] = []
-        self.numbers, self.wake, self.closed = count(), threading.Condition(), False
+        self.numbers, self.wake, self.closed, self.size = count(), threading.Condition(), False, 0
         self.thread = threading.Thread(target=self._run, name="encoder", daemon=True)
         self.thread.start()
 
     def submit(self, works: Sequence[Work]) -> None:
-        """Queue requests that came together; never blocks."""
+        """Queue requests that came together, each of one row at least; never blocks. With too many bytes of
+        rows one fails with QueueFull.
+        """
         now = time.monotonic()
         with self.wake:
             for work in works:
-                due = now + YIELDS * sum(work.costs) / self.most
+                if self.closed or self.size + work.size > MOST_BYTES:
+                    work.fail(STOPPING if self.closed else FULL)
+                    continue
+                self.size += work.size
+                due = now + min(LONGEST, YIELDS * sum(work.costs) / self.most)
                 heapq.heappush(self.waiting, (due, next(self.numbers), work))
             self.wake.notify()
 
@@ -69,21 +81,28 @@ class Rounds:
         self.thread.join()
         while self.waiting:
             _, _, work = self.waiting.pop()
-            work.fail(RuntimeError("the server is stopping"))
+            work.fail(STOPPING)
 
     def _run(self) -> None:
         while chosen := self._next():
-            try:
-                found = self.compute([work.rows[row] for work, row in chosen])
-            except Exception as error:  # noqa: BLE001  # it is the answer to those that it was computed for
-                self._fail({work for work, _ in chosen}, error)
-                continue
+            self._round(chosen)
+            chosen.clear()  # an idle thread keeps no request
+
+    def _round(self, chosen: Sequence[tuple[Work, int]]) -> None:
+        works = {work for work, _ in chosen}
+        try:
+            found = self.compute([work.rows[row] for work, row in chosen])
             for (work, row), result in zip(chosen, found, strict=True):
                 work.results[row] = result
-            for work in {work for work, _ in chosen}:
-                if len(work.results) == len(work.rows):
-                    with suppress(Exception):  # Triton has dropped the request
-                        work.finish([work.results[row] for row in range(len(work.rows))])
+        except Exception as error:  # noqa: BLE001  # it is the answer to those that it was computed for
+            self._drop(works)
+            for work in works:
+                work.fail(error)
+            return
+        ended = [work for work in works if len(work.results) == len(work.rows)]
+        self._drop(ended)
+        for work in ended:
+            work.finish([work.results[row] for row in range(len(work.rows))])
 
     def _next(self) -> list[tuple[Work, int]]:
         """Wait for requests and return the rows of the next round; none after `close`."""
@@ -102,10 +121,9 @@ class Rounds:
                     heapq.heappop(self.waiting)
         return chosen
 
-    def _fail(self, works: set[Work], error: Exception) -> None:
+    def _drop(self, works: Collection[Work]) -> None:
         with self.wake:
-            self.waiting = [entry for entry in self.waiting if entry[2] not in works]
-            heapq.heapify(self.waiting)
-        for work in works:
-            with suppress(Exception):  # see above
-                work.fail(error)
+            self.size -= sum(work.size for work in works)
+            if any(work.left for work in works):  # of a round that failed
+                self.waiting = [entry for entry in self.waiting if entry[2] not in works]
+                heapq.heapify(self.waiting)

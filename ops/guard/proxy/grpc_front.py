@@ -49,6 +49,7 @@ READING = {
 READING.add("/grpc.health.v1.Health/Check")
 CLOSED = "closed here: only inference, metadata, statistics and health of Triton are open"
 LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+ERROR_MESSAGE = b"\x0a"  # the tag of that field, which comes first, of ModelStreamInferResponse
 MODEL_NAME = re.compile(r"\w[\w.:-]{0,255}", re.ASCII)
 STATUS = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
@@ -194,7 +195,8 @@ class GrpcFront(grpc.GenericRpcHandler):  # type: ignore[misc]
                 life.flights.add(flight)
             try:
                 async for message in Exchange(requests, call, self._judged).messages():
-                    self.answered()
+                    if not message.startswith(ERROR_MESSAGE):
+                        self.answered()
                     yield message
             finally:
                 call.cancel()

@@ -184,7 +184,8 @@ class HttpFront:
         request.begin(200, _kept(answer.headers))
         try:
             async for chunk in answer.chunks():
-                self.answered()
+                if not chunk.startswith(b'data: {"error"'):
+                    self.answered()
                 await request.chunk(chunk)
         except Lost:
             if request.gone.done():

@@ -227,8 +227,8 @@ class Relay:
         raise Lost("no other instance can be reached", sent=False)
 
     async def _try_again(self, call: Call[Result]) -> Result:
-        """Run it alone on the own server when that is back."""
-        mark = call.mark()
+        """Run it alone on the own server when that is back; after AWAY_SECONDS others may join it."""
+        mark, flight = call.mark(), None
         await self._tell(mark, SUSPECT_SECONDS)
         log.warning(
             "a request may have ended the server; it runs again alone", model=call.model, fingerprint=mark
@@ -241,7 +241,10 @@ class Relay:
                         raise Unavailable(GONE)
                     await asyncio.sleep(0.01)
                 waiting.reschedule(None)
-                result = await self._fly(life, call)
+                flight = asyncio.ensure_future(self._fly(life, call))
+                await asyncio.wait({flight}, timeout=AWAY_SECONDS)
+                self.trying = None
+            result = await flight
         except TimeoutError:
             raise Unavailable(
                 "the server that processed this request was lost and is not back yet; try again"
@@ -255,6 +258,8 @@ class Relay:
             await self._tell(mark, 0)
             raise
         finally:
+            if flight:
+                flight.cancel()
             if self.trying is call:
                 self.trying = None
         await self._tell(mark, 0)

@@ -3,8 +3,8 @@ unhealthy.
 
 Triton never notices a dead or hung Python stub (ready stays 200), so its own readiness proves nothing. A
 server is ended by its death or that of a stub or rank, a stopped process, an answer that says that a stub is
-unhealthy, or a probe that fails while no request succeeds and no engine works: behind long texts that take
-all rows, or behind the encoder of many sounds on a CPU, a probe waits for as long as they take.
+unhealthy, or a probe that fails while no request succeeds and no engine works: while long texts take all
+rows, or many sounds are encoded on a CPU, a probe waits for as long as they take.
 
 A server that was asked to end from outside (SIGTERM) stays ready on its connections and waits up to 30 s for
 their end; it only refuses new ones. It is drained as in a planned restart.
@@ -16,7 +16,7 @@ import asyncio
 import json
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ START_PROBE = 0.2
 CHECK, IDLE_CHECK = 1.0, 3.0  # between two looks, while there are requests and while there are none
 PROBE, IDLE_PROBE = 5.0, 30.0  # without a success, after so long comes a probe
 PROBE_TIMEOUT = 30.0
-WORKS = 0.1  # CPUs in use that show that an engine works, as it does on an encoder for minutes
+WORKS = 0.25  # of a CPU in use by one process shows that an engine works, as it does on encoders for minutes
 START_TIMEOUT = 600.0
 FAILED_STARTS = 3
 OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, 0)  # 0: it was asked to end, and was idle
@@ -202,11 +202,15 @@ class Keeper:
             return
         before, progress, computed = self.last_good, await server.progress(), server.computed()
         trouble = await self._probe(life.http, PROBE_TIMEOUT)
-        goes_on = trouble == "timeout" and (self.last_good > before or await server.progress() != progress)
+        goes_on = trouble == "timeout" and (
+            self.last_good > before or changed(progress, await server.progress())
+        )
         if trouble is None or trouble.startswith("503") or goes_on:
             self.answered()
             return
-        works = server.computed() - computed > WORKS * PROBE_TIMEOUT
+        works = any(
+            used - computed.get(pid, used) > WORKS * PROBE_TIMEOUT for pid, used in server.computed().items()
+        )
         if trouble != "timeout" or not works or time.monotonic() - before > START_TIMEOUT:
             self.ill(f"the probe failed: {trouble}")
 
@@ -287,3 +291,8 @@ class Keeper:
         self.relay.metrics.serving.set(0)
         self._unsign()
         self.relay.end(death) if life is self.relay.life else None
+
+
+def changed(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bool:
+    """Tell whether one of the values that are in both is another."""
+    return any(before[name] != after[name] for name in before.keys() & after.keys())

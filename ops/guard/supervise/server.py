@@ -288,20 +288,22 @@ class Server:
         """Return one of the processes that was stopped with a signal."""
         return next((pid for pid in self.watched if stopped(pid)), None)
 
-    async def progress(self) -> list[bytes]:
-        """Return what changes while the engine works: what its Python stubs have counted, and
-        TensorRT-LLM's steps.
+    async def progress(self) -> dict[str, bytes]:
+        """Return what changes while the engine works, by name: what its Python stubs have counted, and
+        TensorRT-LLM's steps, if Triton tells them now.
         """
         folder = measures(self.home, self.instance.index)
         steps = [line for line in await of_triton(self.triton) if ITERATIONS in line]
-        return [*(file.read_bytes() for file in sorted(folder.glob("[!g]*.db"))), *steps]
+        counted = {file.name: file.read_bytes() for file in folder.glob("[!g]*.db")}
+        return {**counted, "steps": b"".join(steps)} if steps else counted
 
-    def computed(self) -> float:
-        """Return the seconds of CPU time that its processes have used, if they compute on a CPU; 0 otherwise:
-        a process that waits for a GPU uses as much where that hangs.
+    def computed(self) -> dict[int, float]:
+        """Return the seconds of CPU time that each Python stub has used, if they compute on a CPU; none
+        otherwise: a process that waits for a GPU uses as much where that hangs.
         """
-        ticks = sum(sum(map(int, process_facts(pid)[11:13])) for pid in self.watched)
-        return 0.0 if self.instance.gpus else ticks / os.sysconf("SC_CLK_TCK")
+        stubs = () if self.instance.gpus else self.watched.keys() - {self.process.pid}
+        second = os.sysconf("SC_CLK_TCK")
+        return {pid: sum(map(int, process_facts(pid)[11:13])) / second for pid in stubs}
 
     async def cause(self) -> str:
         """Return why it could not start, from its log; empty if unknown."""

@@ -138,7 +138,7 @@ async def test_an_error_in_a_stream_is_the_servers_once_it_has_begun(
 async def test_a_model_with_all_rows_taken_is_ready(
     monkeypatch: pytest.MonkeyPatch, inference: int | None, guards: int, ready: bool
 ) -> None:
-    """Its readiness inference waits behind long texts, or finds the queue full; the guards know more."""
+    """Its readiness inference waits for long texts to end, or finds the queue full; the guards know more."""
     monkeypatch.setattr("gateway.triton.READY_SECONDS", 0.1)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -27,7 +27,7 @@ from serving.engine.openvino.encoder import OpenVinoEncoder
 from serving.engine.torch.encoder import TorchEncoder
 from serving.errors import BadRequest
 from serving.text.embedding import EmbeddingModel, around, padded
-from tests.fakes.triton_python import UTILS, answers_of, request
+from tests.fakes.triton_python import UTILS, Answered, answers_of, request
 
 pytestmark = pytest.mark.slow  # imports torch and transformers
 
@@ -206,9 +206,28 @@ def test_requests_are_computed_together_and_answered_apart() -> None:
             asked(input_ids=[[1, 11]], attention_mask=[[1, 1]]),
             asked(input_ids=[[1] * 7], attention_mask=[[1] * 7]),
             asked(input_ids=[[9]], attention_mask=[[1]]),
+            asked(attention_mask=[[1]]),
         ],
     )
     assert [answers[n].arrays["embedding"].tolist() for n in (0, 5)] == [[[3], [12]], [[9]]]
     sentences = [answer.error.message for answer in answers[1:5]]
     assert [text.split()[1] for text in sentences] == ["attention_mask", "attention_mask", "input_ids", "a"]
     assert all(text.startswith("INVALID_ARG: ") for text in sentences)
+    assert answers[6].error.message == "INTERNAL: 'input_ids'"
+
+
+def test_a_response_that_cannot_be_sent_is_an_error() -> None:
+    """As where shared memory is full; the encoder goes on."""
+
+    class Full(Answered):
+        def send(self, response: Any, flags: int) -> None:
+            if response.error is None:
+                raise MemoryError("shared memory")
+            super().send(response, flags)
+
+    endpoint = TextEncoderEndpoint(Counting(), UTILS)  # type: ignore[arg-type]
+    (one, other), sender = [asked(**padded([[1, 2]])) for _ in range(2)], Full()
+    one.get_response_sender = lambda: sender
+    endpoint.execute([one])
+    assert sender.response.result(10).error.message == "INTERNAL: shared memory"
+    assert answers_of(endpoint, [other])[0].arrays["embedding"].tolist() == [[3]]

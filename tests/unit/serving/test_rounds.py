@@ -1,4 +1,4 @@
-"""Who gets an encoder when, with an encoder that computes what it is told to."""
+"""When each request gets the encoder, with an encoder that computes what it is told to."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from serving.engine.rounds import Rounds, Work
+from serving.errors import QueueFull
 
 SECONDS = 10
 
@@ -72,14 +74,33 @@ def test_a_small_request_comes_before_the_rest_of_a_large_one(encoder: Encoder) 
     assert all_large.result(SECONDS) == [10 * value for value in range(9)]
 
 
-def test_a_large_request_is_not_postponed_for_ever(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It yields for a second for each of its rounds."""
-    monkeypatch.setattr("serving.engine.rounds.YIELDS", 0.0)
+@pytest.mark.parametrize(("seconds", "second"), [(29, [50, 0]), (31, [0, 50])])
+def test_a_large_request_is_not_postponed_for_ever(
+    encoder: Encoder, monkeypatch: pytest.MonkeyPatch, seconds: float, second: list[int]
+) -> None:
+    """It yields for half a minute for each round that it takes longer."""
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr("serving.engine.rounds.time", clock)
     encoder.rounds.submit([work(*range(5))[0]])
     encoder.told.get(timeout=SECONDS)
+    clock.now = seconds
     encoder.rounds.submit([work(50)[0]])
     encoder.leave.put(None)
-    assert encoder.next() == [0, 50]
+    assert encoder.next() == second
+
+
+def test_too_much_that_waits_is_refused(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until some of it is done."""
+    monkeypatch.setattr("serving.engine.rounds.MOST_BYTES", 40)
+    (first, done), (second, refused), (third, later) = work(1, 2, 3), work(4, 5, 6), work(7)
+    encoder.rounds.submit([first, second])
+    with pytest.raises(QueueFull, match="retry"):
+        refused.result(SECONDS)
+    encoder.next()
+    assert done.result(SECONDS) == [10, 20, 30]
+    encoder.rounds.submit([third])
+    encoder.next()
+    assert later.result(SECONDS) == [70]
 
 
 def test_a_row_that_costs_more_than_a_round_is_one(encoder: Encoder) -> None:
@@ -114,4 +135,7 @@ def test_what_waits_at_the_end_fails(encoder: Encoder) -> None:
             time.sleep(0.01)
         encoder.leave.put(None)
         closing.result(SECONDS)
-    assert "stopping" in str(done.exception(SECONDS))
+    late, refused = work(3)
+    encoder.rounds.submit([late])
+    for one in (done, refused):
+        assert "stopping" in str(one.exception(SECONDS))

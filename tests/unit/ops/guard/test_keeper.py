@@ -67,11 +67,11 @@ class Triton:
     def stopped(self) -> None:
         return None
 
-    async def progress(self) -> list[bytes]:
-        return []
+    async def progress(self) -> dict[str, bytes]:
+        return {}
 
-    def computed(self) -> float:
-        return 0.0
+    def computed(self) -> dict[int, float]:
+        return {}
 
     async def cause(self) -> str:
         return ""
@@ -253,12 +253,12 @@ async def test_a_server_whose_engine_works_is_left_alone(
     class Busy(Hung):
         steps, works = 0, 0
 
-        async def progress(self) -> list[bytes]:
+        async def progress(self) -> dict[str, bytes]:
             self.steps += self.works == 1
-            return [b"%d" % self.steps]
+            return {"steps": b"%d" % self.steps}
 
-        def computed(self) -> float:
-            return time.monotonic() if self.works == 2 else 0.0
+        def computed(self) -> dict[int, float]:
+            return {1: time.monotonic() if self.works == 2 else 0.0}
 
     one, two = Busy(), Triton()
     await one.listen()

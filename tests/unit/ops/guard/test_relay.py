@@ -133,18 +133,24 @@ async def test_a_request_that_ends_its_server_never_reaches_another() -> None:
 
 
 async def test_an_innocent_suspect_is_answered_and_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own time does not count as waiting."""
+    """Its own time does not count as waiting, and it is not alone for longer than that."""
     monkeypatch.setattr(relaying, "AWAY_SECONDS", 0.1)
     one, two = pair()
+    ends = asyncio.Event()
 
     async def long() -> str:
-        await asyncio.sleep(0.2)
+        await ends.wait()
         return "fine"
 
     answers = iter([killing(one, CRASH), long])
     task = asyncio.ensure_future(one.relay.run(call(one, two, "a", lambda: next(answers)())))  # noqa: PLW0108  # one step each time
     await asyncio.sleep(0.05)
     one.live()
+    await asyncio.sleep(0.05)
+    assert one.relay.free is None
+    await asyncio.sleep(0.1)
+    assert one.relay.free
+    ends.set()
     assert await task == "fine"
     assert await two.relay.run(call(two, one, "a", fine)) == "fine"
     assert one.relay.trying is None

@@ -13,6 +13,7 @@ from conch.bundle import Serving
 from conch.deployment import Instance
 from conch.http_client import HttpClient
 from ops.guard.supervise import server
+from ops.guard.supervise.keeper import changed
 from ops.guard.supervise.server import Server, TritonAddresses, growth
 from tests.fakes.http_server import Handler, answering
 from tests.fakes.nvidia_image import make_image
@@ -131,11 +132,13 @@ async def test_progress_is_what_engines_count(tmp_path: Path) -> None:
             (measures / file).write_bytes(content)
             page[:] = lines or page
             seen.append(await made.progress())
-            return seen[-1] != seen[-2]
+            return changed(seen[-2], seen[-1])
 
-        assert await after("counter_1.db", b"1")
-        assert await after("histogram_1.db", b"1")
+        assert not await after("histogram_1.db", b"1"), "an engine has begun to count"
+        assert not await after("counter_1.db", b"1")
+        assert await after("histogram_1.db", b"2")
         assert await after("counter_1.db", b"2")
         assert not await after("gauge_livemostrecent_1.db", b"2")
         assert not await after("counter_1.db", b"2", "nv_gpu_utilization 0.6", page[1])
         assert await after("counter_1.db", b"2", page[0], page[1].replace("7", "8"))
+        assert not await after("counter_1.db", b"2", "nothing of the engine"), "Triton has not told it"
