@@ -188,12 +188,7 @@ class Triton:
         except TimeoutError as error:
             raise _late() from error
         except Lost as error:
-            raise ApiError(
-                503,
-                "the instance generating this text was lost; retry the request",
-                code="unavailable",
-                retry_after=2,
-            ) from error
+            raise _unavailable("the instance generating this text was lost; retry the request") from error
 
     async def _post(self, path: str, body: bytes, headers: Mapping[str, str]) -> TritonAnswer:
         """Send a request, and once more if nginx closes the connection without an answer, as a reload does to
@@ -210,12 +205,7 @@ class Triton:
         except TimeoutError as error:
             raise _late() from error
         except Lost as error:
-            raise ApiError(
-                503,
-                "no instance can be reached; try again in a few seconds",
-                code="unavailable",
-                retry_after=2,
-            ) from error
+            raise _unavailable("no instance can be reached; try again in a few seconds") from error
 
     async def ready(self, pool: Pool) -> bool:
         """Tell whether a tiny real inference succeeds. Where it has to wait, or the queue is full, its guards
@@ -264,6 +254,10 @@ def _late() -> ApiError:
     return ApiError(504, "the model did not answer in time; try again, or send less at once", code="timeout")
 
 
+def _unavailable(message: str) -> ApiError:
+    return ApiError(503, message, code="unavailable", retry_after=2)
+
+
 def _refusal(status: int, body: bytes) -> ApiError:
     try:
         # generate_stream says even this as an event
@@ -271,12 +265,7 @@ def _refusal(status: int, body: bytes) -> ApiError:
     except (ValueError, KeyError, TypeError):
         message = f"the model server answered {status}"
     if status in (502, 503, 504):
-        return ApiError(
-            503,
-            "all instances of this model are busy or restarting; try again in a few seconds",
-            code="unavailable",
-            retry_after=2,
-        )
+        return _unavailable("all instances of this model are busy or restarting; try again in a few seconds")
     return ApiError(
         400 if status < 500 else 500, message, code="model_refused" if status < 500 else "model_failed"
     )
