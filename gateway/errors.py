@@ -33,6 +33,13 @@ def error_response(error: ApiError) -> JSONResponse:
     )
 
 
+def internal(error: Exception, request_id: str, **context: str) -> ApiError:
+    """Log an unexpected error, and make the 500 that says where it is; it has no details."""
+    log.error("unexpected error", **context, request_id=request_id, exc_info=error)
+    message = f"internal error; the gateway's log has it under request id {request_id}"
+    return ApiError(500, message, code="internal_error")
+
+
 def _from_validation(error: RequestValidationError) -> ApiError:
     """Turn a validation error into a 400 that names the outermost field, or the unknown one."""
     rows = error.errors()
@@ -131,13 +138,6 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> JSONResponse:
         request_id = getattr(request.state, "request_id", "none")
-        log.error("unexpected error", path=request.url.path, request_id=request_id, exc_info=error)
-        answer = error_response(
-            ApiError(
-                500,
-                f"internal error; the gateway's log has it under request id {request_id}",
-                code="internal_error",
-            )
-        )
+        answer = error_response(internal(error, request_id, path=request.url.path))
         answer.headers["x-request-id"] = request_id  # this handler stands outside of Observe
         return answer

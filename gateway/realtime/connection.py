@@ -8,15 +8,13 @@ import uuid
 from contextlib import suppress
 from typing import Any
 
-import structlog
 from fastapi import WebSocket, WebSocketDisconnect
 from starlette.types import Message
 
 from conch.errors import ApiError
 
-from ..errors import error_body
+from ..errors import error_body, internal
 
-log = structlog.get_logger()
 LARGEST_EVENT = 64 * 1024  # characters of an event that brings no sound
 LONGEST_ID = 512  # characters of an event's id, which errors repeat
 
@@ -67,10 +65,5 @@ class LiveConnection:
     def described(self, error: Exception) -> dict[str, str | None]:
         """Return the error that the client reads; internal details go to the log only."""
         if not isinstance(error, ApiError):
-            log.error("unexpected error", request_id=self.request_id, exc_info=error)
-            error = ApiError(
-                500,
-                f"internal error; the gateway's log has it under request id {self.request_id}",
-                code="internal_error",
-            )
+            error = internal(error, self.request_id)
         return error_body(error)["error"]
