@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, aclosing
 from typing import Any
 
+from fastapi import Request
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
+
+from .disconnect import cancel_on_disconnect
 
 
 def event(data: Mapping[str, Any]) -> str:
@@ -37,3 +41,17 @@ class Events(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             await self.source.aclose()
+
+
+async def streamed(request: Request, pieces: AsyncGenerator[str, None], held: AsyncExitStack) -> Events:
+    """Start a stream after waiting for the first event, so that a bad request is still a plain 400. `held` is
+    what the request holds until the stream ends.
+    """
+
+    async def events() -> AsyncGenerator[str, None]:
+        async with held, aclosing(pieces):
+            async for one in pieces:
+                yield one
+
+    source = events()
+    return Events(await cancel_on_disconnect(request, anext(source)), source)

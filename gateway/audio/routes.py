@@ -27,7 +27,7 @@ from ..errors import error_body
 from ..metrics import StreamTimer
 from ..services import Services, ServicesDep
 from ..settings import Settings
-from ..sse import Events, event
+from ..sse import event, streamed
 from ..upload import receive
 from . import responses as formats
 from .decoding import DECODERS, media_errors
@@ -252,7 +252,7 @@ async def transcriptions(request: Request, services: ServicesDep) -> Response:
         form, work = await _begin(request, services, stack, "transcribe")
         assert isinstance(form, TranscriptionRequest)
         if form.stream:
-            return await _streamed(request, work, stack.pop_all(), log_probs=work.chosen.log_probs)
+            return await streamed(request, work.events(log_probs=work.chosen.log_probs), stack.pop_all())
         transcript = await cancel_on_disconnect(request, work.whole())
     answer = formats.formatted(
         transcript,
@@ -278,17 +278,3 @@ def _warned(answer: Response, work: TranscriptionRun) -> Response:
     if work.recording.damage:
         answer.headers["x-conch-warning"] = work.recording.damage
     return answer
-
-
-async def _streamed(
-    request: Request, work: TranscriptionRun, stack: AsyncExitStack, *, log_probs: bool
-) -> Events:
-    """Start a stream after waiting for the first event, so that a bad file is still a plain 400."""
-
-    async def events() -> AsyncGenerator[str, None]:
-        async with stack, aclosing(work.events(log_probs=log_probs)) as found:
-            async for one in found:
-                yield one
-
-    source = events()
-    return Events(await cancel_on_disconnect(request, anext(source)), source)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Callable
-from contextlib import ExitStack, aclosing
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import AsyncExitStack, aclosing, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
@@ -22,7 +21,7 @@ from ..disconnect import cancel_on_disconnect
 from ..errors import error_body
 from ..metrics import StreamTimer
 from ..services import Services, ServicesDep
-from ..sse import Events
+from ..sse import streamed
 from ..vision.fetching import data_urls
 from .calls import GenerationCall, questions
 from .chat import calling_of, first_phase, guide_of, recommended, rendered, settings_of
@@ -163,7 +162,7 @@ async def completions(form: CompletionRequest, request: Request, services: Servi
     written = CompletionWriter(form.model, prompts, form.echo, form.logprobs is not None, form.n)
     asked = questions(form, prompts, form.max_tokens, form.logprobs, form.beams)
     work = GenerationRun(services, pool, asked, _id(request), written)
-    with ExitStack() as held:
+    async with AsyncExitStack() as held:
         held.enter_context(services.generations.place(pool, len(asked) * form.beams))
         return await _answer(form, request, work, held, "prompt")
 
@@ -208,7 +207,7 @@ async def _chat(
     check_lengths([prompt], pool, "messages")
     written = writer(calling, first_phase(pool, prompt, guide))
     top = (form.top_logprobs or 0) if form.logprobs else None
-    with ExitStack() as held:
+    async with AsyncExitStack() as held:
         held.enter_context(services.generations.place(pool, form.n * form.beams))
         hosts, most = services.settings.allowed_hosts, MOST_URL_BYTES // form.n
         fetched = data_urls(urls, hosts, "messages", most, services.settings.picture_proxy)
@@ -225,41 +224,25 @@ def _id(request: Request) -> str:
 
 
 async def _answer(
-    form: Generation, request: Request, work: GenerationRun, held: ExitStack, param: str
+    form: Generation, request: Request, work: GenerationRun, held: AsyncExitStack, param: str
 ) -> Response:
     """Answer a request. `held` is its place, which a stream keeps."""
     request.state.model = work.pool.model_id
-    if form.stream:
-        return await _streamed(form, request, work, held.pop_all(), param)
-    answers = await _named(cancel_on_disconnect(request, work.answers()), param)
+    with _named(param):
+        if form.stream:
+            events = work.events(usage=bool(form.stream_options and form.stream_options.include_usage))
+            return await streamed(request, events, held.pop_all())
+        answers = await cancel_on_disconnect(request, work.answers())
     return JSONResponse(work.written.body(answers, work.usage(answers)))
 
 
-async def _named(work: Any, param: str) -> Any:
+@contextmanager
+def _named(param: str) -> Iterator[None]:
     """Attribute a model's error to the text field, unless it names another."""
     try:
-        return await work
+        yield
     except ApiError as error:
         if error.status == 400 and error.param is None:
             named = next((name for start, name in PARAMS.items() if error.message.startswith(start)), param)
             raise invalid(named, error.message) from error
         raise
-
-
-async def _streamed(
-    form: Generation, request: Request, work: GenerationRun, stack: ExitStack, param: str
-) -> Events:
-    """Start a stream after waiting for the first event, so that a prompt that is too long is still a plain
-    400.
-    """
-
-    async def events() -> AsyncGenerator[str, None]:
-        with stack:
-            async with aclosing(
-                work.events(usage=bool(form.stream_options and form.stream_options.include_usage))
-            ) as found:
-                async for one in found:
-                    yield one
-
-    source = events()
-    return Events(await _named(cancel_on_disconnect(request, anext(source)), param), source)
