@@ -10,7 +10,6 @@ import hmac
 import json
 import time
 
-from fastapi import Request
 from fastapi.requests import HTTPConnection
 
 from conch.errors import ApiError
@@ -70,15 +69,9 @@ def _signature(services: Services, body: str) -> str:
     return hmac.new(key, body.encode(), hashlib.sha256).hexdigest()
 
 
-async def require_key(request: Request, services: ServicesDep) -> None:
-    """Check the key, as a dependency of every route that needs one. Raises what `check_key` raises. It is
-    async because FastAPI runs other functions in a thread, which takes longer than this.
-    """
-    check_key(request, services)
-
-
-def check_key(connection: HTTPConnection, services: Services) -> None:
-    """Check the key of a request or a WebSocket.
+async def require_key(connection: HTTPConnection, services: ServicesDep) -> None:
+    """Check the key of a request or a WebSocket, as a dependency of every route that needs one. It is async
+    because FastAPI runs other functions in a thread, which takes longer than this.
 
     Raises:
         ApiError: 401 in OpenAI's shape.

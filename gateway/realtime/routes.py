@@ -14,7 +14,7 @@ from fastapi import APIRouter, WebSocket
 from conch.errors import ApiError
 
 from ..errors import error_response
-from ..keys import carried, check_key
+from ..keys import carried, require_key
 from ..services import ServicesDep
 from .connection import LiveConnection
 from .listener import LiveListener
@@ -40,7 +40,7 @@ async def realtime(socket: WebSocket, services: ServicesDep) -> None:
     speech model of the deployment.
     """
     try:
-        check_key(socket, services)
+        await require_key(socket, services)
         if (intent := socket.query_params.get("intent", "transcription")) != "transcription":
             raise ApiError(
                 400,
