@@ -28,33 +28,13 @@ from ..triton import Triton
 from .answerer import ServedAnswerer, answers
 
 
-@dataclass(frozen=True)
 class ServedEmbedder:
     """A model of this deployment, called as /v1/embeddings calls it. See library.Embedder."""
 
-    triton: Triton
-    pool: Pool
-    admission: Admission
-
-    @property
-    def model(self) -> str:
-        """Return its MODEL_ID."""
-        return self.pool.model_id
-
-    @property
-    def dimensions(self) -> int:
-        """Return the size of a vector."""
-        return self.pool.dimensions
-
-    @property
-    def positions(self) -> int:
-        """Return the maximum tokens of one text."""
-        return self.pool.positions
-
-    @property
-    def pictures(self) -> bool:
-        """Tell whether it reads pictures, too."""
-        return self.pool.embeds_pictures
+    def __init__(self, triton: Triton, pool: Pool, admission: Admission) -> None:
+        self.triton, self.pool, self.admission = triton, pool, admission
+        self.model, self.dimensions = pool.model_id, pool.dimensions
+        self.positions, self.pictures = pool.positions, pool.embeds_pictures
 
     async def embed(
         self, items: Sequence[Item], *, cut: bool
@@ -113,14 +93,7 @@ def open_library(
     )
 
 
-def open_retrieval(
-    settings: Settings,
-    pools: Mapping[str, Pool],
-    triton: Triton,
-    embeddings: Admission,
-    generations: Admission,
-) -> Retrieval | None:
+def retrieval_with(library: Library | None, settings: Settings) -> Retrieval | None:
     """Make the retrieval of a deployment, not yet running; None where it is off."""
-    library = open_library(settings, pools, triton, embeddings, generations)
     limits = WorkerLimits(settings.extract_seconds, settings.max_pictures_bytes)
     return Retrieval(library, Worker(library, limits)) if library else None
