@@ -10,6 +10,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from ..quiet import runs
 from .model import Floats, VoiceModel
 from .tuning import FIRST, FRAME, FRAMES, HOP, RATE, TUNING, WINDOW
 
@@ -141,7 +142,7 @@ def stretches(speaks: Frames, own: range) -> Iterator[tuple[int, int]]:
     """Return where somebody speaks in a window's own frames, in parts of a few seconds."""
     inside = speaks.copy()
     inside[: own.start] = inside[own.stop :] = False
-    for begin, end in _edges(inside):
+    for begin, end in runs(inside).tolist():
         if own.start < begin and end < own.stop and (end - begin) * FRAME < TUNING.shortest * RATE:
             continue
         parts = max(1, round((end - begin) * FRAME / RATE / TUNING.part))
@@ -159,18 +160,9 @@ def _around(speaks: Frames, begin: int, end: int) -> slice:
     return slice(begin, end)
 
 
-def _edges(frames: Frames) -> list[list[int]]:
-    edges: list[list[int]] = (
-        np.flatnonzero(np.diff(frames, prepend=False, append=False)).reshape(-1, 2).tolist()
-    )
-    return edges
-
-
 def cut(sound: Floats, frames: Frames) -> Floats:
     """Return the samples under frames that are true."""
-    return np.concatenate(
-        [sound[begin * FRAME + FIRST : end * FRAME + FIRST] for begin, end in _edges(frames)]
-    )
+    return np.concatenate([sound[begin:end] for begin, end in runs(frames) * FRAME + FIRST])
 
 
 def even_length(voice: Floats) -> Floats:

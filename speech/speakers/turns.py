@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..quiet import runs
 from .clustering import Labels
 from .local import SpeakerStretch
 from .model import Floats
@@ -78,10 +79,8 @@ def diarization(found: Sequence[SpeakerStretch], labels: Labels, voices: Floats)
 
 
 def _turns(activity: Floats, speaker: int) -> list[Turn]:
-    speaks = activity > TUNING.speaks
-    edges = np.flatnonzero(np.diff(speaks, prepend=False, append=False)).reshape(-1, 2)
     spans: list[list[int]] = []
-    for begin, end in edges.tolist():
+    for begin, end in runs(activity > TUNING.speaks).tolist():
         if spans and (begin - spans[-1][1]) * FRAME < TUNING.gap * RATE:
             spans[-1][1] = end
         else:
