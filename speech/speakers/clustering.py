@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +12,6 @@ from .model import Count, Floats
 from .tuning import TUNING
 
 Labels = NDArray[np.int64]
-
-
-def hierarchy() -> Any:
-    """Import scipy.cluster.hierarchy, which deployments without a speaker model never load."""
-    return import_module("scipy.cluster.hierarchy")
 
 
 def speakers(found: Sequence[SpeakerStretch], count: Count) -> tuple[Labels, Floats]:
@@ -41,8 +34,10 @@ def _clusters(vectors: Floats, weights: Floats, count: Count) -> Labels:
     """
     if len(vectors) == 1:
         return np.zeros(1, np.int64)
-    tree = hierarchy().linkage(vectors, "average", "cosine")
-    labels = _without_small(hierarchy().fcluster(tree, 1 - count.near, "distance"), vectors, weights, count)
+    from scipy.cluster import hierarchy  # which deployments without a speaker model never load
+
+    tree = hierarchy.linkage(vectors, "average", "cosine")
+    labels = _without_small(hierarchy.fcluster(tree, 1 - count.near, "distance"), vectors, weights, count)
     labels = _merged(labels, vectors, weights)
     found = len(np.unique(labels))
     wanted = min(max(found, count.least), count.most or found)
@@ -51,12 +46,14 @@ def _clusters(vectors: Floats, weights: Floats, count: Count) -> Labels:
 
 def _cut(tree: Floats, vectors: Floats, weights: Floats, count: Count, wanted: int) -> Labels:
     """Return so many clusters, as far as the tree has them, none of them too small where possible."""
+    from scipy.cluster.hierarchy import fcluster
+
     for cuts in range(wanted, min(len(vectors), wanted + 50) + 1):
-        labels = hierarchy().fcluster(tree, cuts, "maxclust")
+        labels = fcluster(tree, cuts, "maxclust")
         large = _without_small(labels, vectors, weights, count)
         if len(np.unique(large)) >= wanted:
             return large if len(np.unique(large)) == wanted else labels
-    plain: Labels = hierarchy().fcluster(tree, wanted, "maxclust")
+    plain: Labels = fcluster(tree, wanted, "maxclust")
     return plain
 
 

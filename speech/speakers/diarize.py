@@ -20,9 +20,5 @@ async def diarize(model: VoiceModel, batches: AsyncIterator[list[Chunk]], count:
     found: list[SpeakerStretch] = []
     async for batch in batches:
         found += await speech_in(model, batch)
-    return joined(found, count)
-
-
-def joined(found: list[SpeakerStretch], count: Count) -> Diarization:
-    """Join the speech of all batches, in order: seconds of work for hours of audio."""
+    # Seconds of work for hours of audio.
     return diarization(found, *speakers(found, count)) if found else NOBODY
