@@ -62,7 +62,7 @@ class _Form:
         self.upload, self.file = upload, file
         self.header, self.value = b"", b""
         self.name, self.data, self.to_disk, self.count = "", bytearray(), False, 0
-        self.media_type, self.held = "", 0
+        self.media_type, self.held, self.ended = "", 0, False
 
     def on_part_begin(self) -> None:
         self.name, self.data, self.to_disk, self.media_type = "", bytearray(), False, ""
@@ -112,6 +112,9 @@ class _Form:
             self.upload.media_type = self.media_type
         if not self.to_disk and self.name:
             self.upload.fields.setdefault(self.name, []).append(self.data.decode("utf-8", "replace"))
+
+    def on_end(self) -> None:
+        self.ended = True
 
 
 @dataclass(frozen=True)
@@ -201,27 +204,13 @@ def broken(param: str, reason: str) -> ApiError:
 
 
 async def _read(chunks: AsyncGenerator[bytes, None], form: _Form, boundary: bytes) -> None:
-    names = (
-        "on_part_begin",
-        "on_header_field",
-        "on_header_value",
-        "on_header_end",
-        "on_part_data",
-        "on_part_end",
-    )
-    ended = False
-
-    def on_end() -> None:
-        nonlocal ended
-        ended = True
-
+    calls: Any = {name: getattr(form, name) for name in dir(form) if name.startswith("on_")}
     try:
-        calls: Any = {**{name: getattr(form, name) for name in names}, "on_end": on_end}
         parser = MultipartParser(boundary, calls)
         async for chunk in chunks:
             parser.write(chunk)
         parser.finalize()
     except (FormParserError, ClientDisconnect, ValueError) as error:
         raise broken("file", f"is broken ({error or 'connection closed'})") from error
-    if not ended:
+    if not form.ended:
         raise broken("file", "ends before its closing boundary")
