@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
+from pydantic import AfterValidator, BaseModel, model_validator
 
 from conch.errors import refused
 
@@ -85,10 +85,8 @@ Text = Annotated[str, AfterValidator(_encodable)]
 Json = Annotated[dict[str, Any], AfterValidator(_sound)]
 
 
-class Fields(BaseModel):
+class Fields(BaseModel, extra="forbid"):
     """A JSON object of a request."""
-
-    model_config = ConfigDict(extra="forbid")
 
     HARMLESS: ClassVar[frozenset[str]] = frozenset()
     NEUTRAL: ClassVar[Mapping[str, Only]] = {}

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from conch.errors import ApiError, invalid, refused, unknown
 from speech.options import Options
@@ -22,10 +22,8 @@ from .speakers import DIARIZED, WITH_SPEAKERS, SpeakerFields, SpeakersWanted
 Format = Literal["json", "text", "srt", "vtt", "verbose_json"]
 
 
-class ServerVad(BaseModel):
+class ServerVad(BaseModel, extra="forbid"):
     """OpenAI's server_vad: the object of chunking_strategy, and a live session's turn detection."""
-
-    model_config = ConfigDict(extra="forbid")
 
     type: Literal["server_vad"]
     threshold: float = Field(0.5, gt=0.0, lt=1.0)
@@ -77,12 +75,10 @@ NEUTRAL = {
 }
 
 
-class TranslationRequest(BaseModel):
+class TranslationRequest(BaseModel, extra="forbid"):
     """Fields of /v1/audio/translations, besides the file. Those from `language` on are extensions.
     `audio_track` chooses a file's track, from 1; by default the one that a player plays.
     """
-
-    model_config = ConfigDict(extra="forbid")
 
     model: str
     prompt: str = ""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, StrictBool, StrictFloat, StrictInt, model_validator
-from pydantic.main import BaseModel
+from pydantic import BaseModel, Field, StrictBool, StrictFloat, StrictInt, model_validator
 
 from ..fields import Text
 
@@ -16,10 +15,8 @@ DEEPEST = 8
 MOST = 64  # filters in one compound, and values in one list times four
 
 
-class ComparisonFilter(BaseModel):
+class ComparisonFilter(BaseModel, extra="forbid"):
     """Compares one attribute with a value, or (`in`, `nin`) with several."""
-
-    model_config = ConfigDict(extra="forbid")
 
     type: Literal["eq", "ne", "gt", "gte", "lt", "lte", "in", "nin"]
     key: Text = Field(min_length=1, max_length=64)
@@ -51,10 +48,8 @@ class ComparisonFilter(BaseModel):
         return self.value if isinstance(self.value, list) else [self.value]
 
 
-class Compound(BaseModel):
+class Compound(BaseModel, extra="forbid"):
     """All (`and`) or one (`or`) of several filters."""
-
-    model_config = ConfigDict(extra="forbid")
 
     type: Literal["and", "or"]
     filters: Annotated[list[Filter], Field(min_length=1, max_length=MOST, fail_fast=True)]
