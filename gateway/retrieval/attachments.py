@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse
 
 from retrieval.documents import Page, Record
@@ -37,47 +36,29 @@ from retrieval.worker import settled
 
 from ..services import ServicesDep
 from . import responses
-from .lists import Cursor, Limit, Order, RetrievalDep, Status, files_of, page_of
-from .schema import (
-    AttachRequest,
-    BatchRequest,
-    UpdateAttributes,
-)
+from .lists import Listing, RetrievalDep, files_of, page_of
+from .schema import AttachRequest, BatchRequest, UpdateAttributes
 
 POLL = {"openai-poll-after-ms": "200"}  # for the SDK's polling helpers
 router = APIRouter()
 
 
-@dataclass(frozen=True)
-class Listing:
-    """Which page of a list of files is requested. `cursors`: after, before; `statuses`: those to show."""
+class FileListing(Listing):
+    """Which page of a list of files is requested. `filter`: the status of those to show, if not all."""
 
-    cursors: tuple[str | None, str | None]
-    statuses: list[str]
-    limit: int
-    descending: bool
+    filter: Literal["in_progress", "completed", "failed", "cancelled"] | None = None
 
 
-def listing(
-    after: Cursor = None,
-    before: Cursor = None,
-    limit: Limit = 20,
-    order: Order = "desc",
-    filter: Status | None = None,  # noqa: A002
-) -> Listing:
-    """Read it from a URL's query."""
-    statuses: list[str] = [filter] if filter else list(responses.STATUSES)
-    return Listing((after, before), statuses, limit, order == "desc")
-
-
-ListingDep = Annotated[Listing, Depends(listing)]
+ListingQuery = Annotated[FileListing, Query()]
 
 
 async def _attachments(
-    library: Library, store_id: str, where: dict[str, Any], wanted: Listing
+    library: Library, store_id: str, where: dict[str, Any], wanted: FileListing
 ) -> dict[str, Any]:
-    page = Page(ATTACHMENT, where, wanted.statuses, wanted.limit, wanted.descending)
-    records, more = await page_of(library, page, wanted.cursors, partial(attachment_id, store_id))
+    statuses: list[str] = [wanted.filter] if wanted.filter else list(responses.STATUSES)
+    page = Page(ATTACHMENT, where, statuses, wanted.limit, wanted.order == "desc")
+    cursors = wanted.after, wanted.before
+    records, more = await page_of(library, page, cursors, partial(attachment_id, store_id))
     return responses.listed([responses.store_file(record) for record in records], more)
 
 
@@ -96,7 +77,7 @@ async def attach_file(
 
 
 @router.get("/v1/vector_stores/{store_id}/files")
-async def list_store_files(store_id: str, wanted: ListingDep, retrieval: RetrievalDep) -> dict[str, Any]:
+async def list_store_files(store_id: str, wanted: ListingQuery, retrieval: RetrievalDep) -> dict[str, Any]:
     """List the files of a store."""
     await store_of(retrieval.library, store_id)
     return await _attachments(retrieval.library, store_id, {"parent": store_id}, wanted)
@@ -196,7 +177,7 @@ async def cancel(store_id: str, batch_id: str, retrieval: RetrievalDep) -> dict[
 
 @router.get("/v1/vector_stores/{store_id}/file_batches/{batch_id}/files")
 async def list_batch_files(
-    store_id: str, batch_id: str, wanted: ListingDep, retrieval: RetrievalDep
+    store_id: str, batch_id: str, wanted: ListingQuery, retrieval: RetrievalDep
 ) -> dict[str, Any]:
     """List the files of a batch."""
     await _batch_of(retrieval.library, store_id, batch_id)

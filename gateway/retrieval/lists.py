@@ -7,15 +7,11 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Query, Request
+from pydantic import BaseModel
 
 from conch.errors import ApiError, refused
 from retrieval.documents import Page, Record
-from retrieval.library import (
-    FILE,
-    PROCESSED,
-    Library,
-    missing,
-)
+from retrieval.library import FILE, PROCESSED, Library, missing
 
 from ..services import ServicesDep
 from .service import Retrieval
@@ -35,9 +31,16 @@ def retrieval_of(services: ServicesDep) -> Retrieval:
 
 RetrievalDep = Annotated[Retrieval, Depends(retrieval_of)]
 Order = Literal["asc", "desc"]
-Status = Literal["in_progress", "completed", "failed", "cancelled"]
-Limit = Annotated[int, Query(ge=1, le=100)]
 Cursor = Annotated[str | None, Query(max_length=128)]
+
+
+class Listing(BaseModel):
+    """Which page of a list is requested."""
+
+    after: Cursor = None
+    before: Cursor = None
+    limit: Annotated[int, Query(ge=1, le=100)] = 20
+    order: Order = "desc"
 
 
 def idempotency(request: Request, kind: str) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 
 from conch.errors import ApiError, refused
 from retrieval.documents import Page, Record
@@ -32,12 +32,8 @@ from ..metrics import GatewayMetrics
 from ..services import ServicesDep
 from . import responses
 from .chain import asked
-from .lists import Cursor, Limit, Order, RetrievalDep, files_of, idempotency, page_of
-from .schema import (
-    CreateStore,
-    SearchRequest,
-    StoreFields,
-)
+from .lists import Listing, RetrievalDep, files_of, idempotency, page_of
+from .schema import CreateStore, SearchRequest, StoreFields
 
 router = APIRouter()
 
@@ -87,16 +83,10 @@ async def create_store(form: CreateStore, request: Request, retrieval: Retrieval
 
 
 @router.get("/v1/vector_stores")
-async def list_stores(
-    retrieval: RetrievalDep,
-    after: Cursor = None,
-    before: Cursor = None,
-    limit: Limit = 20,
-    order: Order = "desc",
-) -> dict[str, Any]:
+async def list_stores(retrieval: RetrievalDep, wanted: Annotated[Listing, Query()]) -> dict[str, Any]:
     """List all vector stores."""
-    page = Page(STORE, {}, [LIVE], limit, order == "desc")
-    records, more = await page_of(retrieval.library, page, (after, before))
+    page = Page(STORE, {}, [LIVE], wanted.limit, wanted.order == "desc")
+    records, more = await page_of(retrieval.library, page, (wanted.after, wanted.before))
     return responses.listed([await _shown(retrieval.library, record) for record in records], more)
 
 
