@@ -134,7 +134,7 @@ class TranscriptionRun:
         async with self._speakers() as speakers, aclosing(self.run()) as found:
             async for _ in found:
                 _check(speakers)
-            return await self._labelled(speakers)
+            return await self._result(speakers)
 
     @asynccontextmanager
     async def _speakers(self) -> AsyncIterator[Speakers]:
@@ -155,18 +155,12 @@ class TranscriptionRun:
         metrics.speakers.labels(model).observe(len(found.voices))
         return found
 
-    async def _labelled(self, speakers: Speakers) -> Transcript:
-        transcript = self.result()
-        return self.diarizer.label(transcript, await speakers) if self.diarizer and speakers else transcript
-
-    def result(self) -> Transcript:
-        """Return what there is so far as one transcript."""
-        transcript = joined(self.parts)
-        return replace(
-            transcript,
-            duration=round(self.recording.seconds, 3),
-            language=transcript.language or self.chosen.language or "en",
-        )
+    async def _result(self, speakers: Speakers) -> Transcript:
+        """Return all parts as one transcript, with its speakers if requested."""
+        found = joined(self.parts)
+        language = found.language or self.chosen.language or "en"
+        found = replace(found, duration=round(self.recording.seconds, 3), language=language)
+        return self.diarizer.label(found, await speakers) if self.diarizer and speakers else found
 
     async def events(self, *, log_probs: bool) -> AsyncGenerator[str, None]:
         """Yield server-sent events: a delta for each window, then the whole text and usage. An error after
@@ -182,7 +176,7 @@ class TranscriptionRun:
                     if text:
                         timer.piece()
                         yield event(formats.delta(text, part, log_probs=log_probs))
-                transcript = await self._labelled(speakers)
+                transcript = await self._result(speakers)
             for segment in formats.speaker_segments(transcript) if self.diarizer else ():
                 yield event(segment)
             yield event(formats.done(transcript, log_probs=log_probs))
