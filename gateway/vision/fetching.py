@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from conch.errors import ApiError, refused
+from conch.errors import refused
 from conch.pictures import MOST_BYTES
 
 from .urls import REMEDY, check_url
@@ -81,7 +81,8 @@ async def _fetched(client: httpx.AsyncClient, url: str, param: str, which: str, 
     found = bytearray()
     async with client.stream("GET", url, follow_redirects=False) as answer:
         if answer.status_code != 200:
-            raise _not_there(param, which, answer.status_code)
+            status = answer.status_code
+            raise refused(param, f"{which} could not be fetched (its host answered {status}); {REMEDY}")
         async for piece in answer.aiter_bytes():
             found += piece
             if len(found) > most:
@@ -90,7 +91,3 @@ async def _fetched(client: httpx.AsyncClient, url: str, param: str, which: str, 
                     f"{which} exceeds the {most} bytes that are left for it; send a smaller picture",
                 )
     return bytes(found)
-
-
-def _not_there(param: str, which: str, status: int) -> ApiError:
-    return refused(param, f"{which} could not be fetched (its host answered {status}); {REMEDY}")
