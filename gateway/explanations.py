@@ -10,7 +10,7 @@ from typing import Any
 from conch.errors import ApiError, invalid, unknown
 
 SHOULD = "Input should be "  # how pydantic begins to say what it expects
-
+KINDS: dict[type, str] = {list: "a list", dict: "an object"}
 
 Row = Mapping[str, Any]  # a finding of pydantic's
 Path = tuple[int | str, ...]
@@ -58,13 +58,7 @@ def explained(rows: Sequence[Row]) -> str:
     if not all(text.startswith(SHOULD) for text in sentences):
         return "; ".join(text if text.startswith(" ") else f": {text}" for text in sentences)
     given = rows[0]["input"]
-    shown = (
-        "a list"
-        if isinstance(given, list)
-        else "an object"
-        if isinstance(given, dict)
-        else json.dumps(given, default=str)[:80]
-    )
+    shown = KINDS.get(type(given)) or json.dumps(given, default=str)[:80]
     return f" must be {' or '.join(text.removeprefix(SHOULD) for text in sentences)}, not {shown}"
 
 

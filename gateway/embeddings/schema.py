@@ -31,13 +31,9 @@ def _kind(given: Any) -> str | None:
     if any(isinstance(item, dict | BaseModel) for item in given):
         return "parts list"
     first = given[0] if given else ""
-    return (
-        "ids list"
-        if isinstance(first, list)
-        else "one list of ids"
-        if isinstance(first, int)
-        else "texts list"
-    )
+    if isinstance(first, list):
+        return "ids list"
+    return "one list of ids" if isinstance(first, int) else "texts list"
 
 
 def _part(given: Any) -> str | None:
