@@ -57,13 +57,8 @@ async def whole(triton: Triton, pool: Pool, question: GenerationCall, request_id
 
 
 def _piece(pool: Pool, question: GenerationCall, result: Arrays, i: int, text: str) -> TextDelta:
-    lengths = (
-        result["output_lengths"].reshape(-1)
-        if "output_lengths" in result
-        else result["num_output_tokens"].reshape(-1)
-    )
-    tokens: tuple[Token, ...] = ()
-    count = int(lengths[i])
+    lengths = result.get("output_lengths", result["num_output_tokens"]).reshape(-1)
+    tokens, count = tuple[Token, ...](), int(lengths[i])
     if "output_tokens" in result:
         names, probs = (
             result[name].reshape(len(lengths), -1)[i] for name in ("output_tokens", "output_log_probs")
@@ -119,16 +114,12 @@ async def stream(
     """
     fields = {**question.fields, "stream": True}
     ending, read, written = StopSequenceFilter(question.stops), 0, 0
-    held, ahead = (
-        list[Token](),
-        0,
-    )  # tokens whose text is held back; characters of text that were shown beyond the tokens'
+    held = list[Token]()  # tokens whose text is held back
+    ahead = 0  # characters of text that were shown beyond the tokens'
     async with aclosing(triton.stream(pool, f"{TEXT}_stream", fields, request_id)) as events:
         async for event in events:
-            read, written = (
-                int(event.get("num_input_tokens", read)),
-                int(event.get("num_output_tokens", written)),
-            )
+            read = int(event.get("num_input_tokens", read))
+            written = int(event.get("num_output_tokens", written))
             text = ending.add(str(event["text_output"]))
             held += _streamed_tokens(event, int(question.fields.get("top_log_probs", 0)))
             tokens = _within(held, ahead + len(text)) if question.stops else tuple(held)

@@ -18,11 +18,7 @@ from .schema import BILLING, ChatRequest, StreamOptions
 from .tools import FunctionName, Name
 
 # What chat calls a field, and what clients of this route call it.
-NAMES = {
-    "messages": "input",
-    "max_tokens": "max_output_tokens",
-    "response_format": "text.format",
-}
+NAMES = {"messages": "input", "max_tokens": "max_output_tokens", "response_format": "text.format"}
 
 
 class InputText(Fields):
@@ -225,14 +221,7 @@ class ResponseRequest(Fields):
         choice: Any = self.tool_choice
         if isinstance(choice, ChosenTool):
             choice = {"type": "function", "function": {"name": choice.name}}
-        try:
-            return ChatRequest.model_validate(self._fields(choice))
-        except ValidationError as error:
-            told = explained(error.errors()[:1]).strip(": ")
-            raise refused("input", f"is not a conversation: {told}") from error
-
-    def _fields(self, choice: Any) -> dict[str, Any]:
-        return {
+        fields = {
             "model": self.model,
             "messages": list(self._messages()),
             "max_completion_tokens": self.max_output_tokens,
@@ -245,6 +234,11 @@ class ResponseRequest(Fields):
             "tools": [tool.tool() for tool in self.tools],
             "top_p": self.top_p,
         }
+        try:
+            return ChatRequest.model_validate(fields)
+        except ValidationError as error:
+            told = explained(error.errors()[:1]).strip(": ")
+            raise refused("input", f"is not a conversation: {told}") from error
 
     def _items(self) -> Sequence[Item]:
         """Return the items without reasoning of which only a summary or encrypted content was sent back."""
@@ -291,9 +285,4 @@ def renamed(error: ApiError) -> ApiError:
     if error.param not in NAMES:
         return error
     name = NAMES[error.param]
-    return ApiError(
-        error.status,
-        error.message.replace(error.param, name, 1),
-        param=name,
-        code=error.code,
-    )
+    return ApiError(error.status, error.message.replace(error.param, name, 1), param=name, code=error.code)
