@@ -9,9 +9,8 @@ from contextlib import contextmanager
 from conch.errors import ApiError
 from speech import media
 
-DECODERS = ThreadPoolExecutor(
-    8, "decode"
-)  # their own, so that live sessions and name look-ups never wait for long files
+# Their own, so that live sessions and name look-ups never wait for long files.
+DECODERS = ThreadPoolExecutor(8, "decode")
 
 
 @contextmanager
