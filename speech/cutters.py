@@ -186,13 +186,9 @@ class TurnCutter:
     def feed(self, block: Floats) -> Iterator[Window]:
         self.waiting = np.concatenate([self.waiting, block])
         count = len(self.waiting) // CHUNK
-        chunks, self.waiting = (
-            self.waiting[: count * CHUNK].reshape(count, CHUNK),
-            self.waiting[count * CHUNK :],
-        )
-        for chunk, (probability, began, ended) in zip(
-            chunks, self.taking.feed(chunks.reshape(-1)), strict=True
-        ):
+        wave, self.waiting = self.waiting[: count * CHUNK], self.waiting[count * CHUNK :]
+        judged = zip(wave.reshape(count, CHUNK), self.taking.feed(wave), strict=True)
+        for chunk, (probability, began, ended) in judged:
             if began:
                 self._forget()
                 self.speaking = True
@@ -209,11 +205,8 @@ class TurnCutter:
     def finish(self) -> Iterator[Window]:
         if self.speaking:
             samples = len(self.pending) * CHUNK + len(self.waiting)
-            self.pending.add(
-                np.pad(self.waiting, (0, CHUNK - len(self.waiting)))[None],
-                np.zeros(1, np.float32),
-                self.judged,
-            )
+            last = np.pad(self.waiting, (0, CHUNK - len(self.waiting)))
+            self.pending.add(last[None], np.zeros(1, np.float32), self.judged)
             yield self.pending.take(len(self.pending), samples)
 
     def _forget(self) -> None:

@@ -80,9 +80,8 @@ def _sound(path: Path, track: int | None, warn: Warn) -> Iterator[NDArray[np.flo
     except (FFmpegError, ValueError, OverflowError, IndexError) as error:
         if isinstance(error, BadMedia):
             raise
-        reason = (
-            getattr(error, "strerror", None) or type(error).__name__
-        )  # the full text names a path of this machine
+        # The full text names a path of this machine.
+        reason = getattr(error, "strerror", None) or type(error).__name__
         raise BadMedia(
             f"the file cannot be decoded ({reason}); send a complete audio file such as wav, mp3, m4a, ogg, "
             "flac or webm"

@@ -191,12 +191,8 @@ class Silero:
         # The gates and after them the cell, so that entering * offered and keeping * cell are one product.
         values, products = np.empty(640, np.float32), np.empty(256, np.float32)
         summed, logistic, leaving = values[:512], values[:384], values[256:384]
-        offered, cell, entering_keeping, offered_cell = (
-            values[384:512],
-            values[512:],
-            values[:256],
-            values[384:],
-        )
+        offered, cell = values[384:512], values[512:]
+        entering_keeping, offered_cell = values[:256], values[384:]
         new, kept = products[:128], products[128:]
         cell[:] = self.cell
         with np.errstate(over="ignore"):  # 1 / (1 + infinity) is right

@@ -127,11 +127,8 @@ class WindowRun:
             self.forgot = True  # a text that goes wrong takes those after it along
             return await self.best(window, replace(options, prompt=""))
         language = first.transcript.language
-        if (
-            first.avg_logprob < LOG_PROB_LIMIT
-            and not first.loops
-            and await self._silent(window, options, first)
-        ):
+        unlikely = first.avg_logprob < LOG_PROB_LIMIT and not first.loops
+        if unlikely and await self._silent(window, options, first):
             return Transcript(language=language, duration=window.seconds), [(0.0, window.seconds)]
         if first.loops and window.seconds >= TUNING.splittable and self.left > 1:
             return await self._halved(window, replace(options, language=options.language or language or None))
@@ -152,11 +149,8 @@ class WindowRun:
         finally:
             await end(asked)
         self.forgot = self.forgot or informed.doubtful
-        surer = (informed.doubtful, -informed.avg_logprob) < (
-            alone.doubtful,
-            -alone.avg_logprob - TUNING.context_head_start,
-        )
-        return informed if surer else alone
+        own_score = alone.doubtful, -alone.avg_logprob - TUNING.context_head_start
+        return informed if (informed.doubtful, -informed.avg_logprob) < own_score else alone
 
     async def _likeliest(self, window: Window, options: Options, best: Attempt) -> Covering:
         for temperature in TUNING.temperatures[1:] if options.temperature == 0.0 else ():

@@ -114,11 +114,8 @@ def ordered(part: Transcript, time: float, *, spoken: bool) -> Transcript:
     """Return a transcript in which nothing begins before a time, in seconds of the recording, nor before what
     precedes it has ended. Only `spoken` words are in the order of the sound, not those of a translation.
     """
-    return replace(
-        part,
-        segments=_ordered(part.segments, time, spoken=True),
-        words=_ordered(part.words, time, spoken=spoken),
-    )
+    segments, words = _ordered(part.segments, time, spoken=True), _ordered(part.words, time, spoken=spoken)
+    return replace(part, segments=segments, words=words)
 
 
 def _ordered(several: Sequence[Timed], time: float, *, spoken: bool) -> tuple[Timed, ...]:
@@ -157,12 +154,8 @@ def completed(first: Transcript, more: Transcript) -> Transcript:
     segments = tuple(sorted((*known, *more.segments), key=lambda segment: segment.start))
     words = tuple(sorted((*first.words, *more.words), key=lambda word: word.start))
     both = joined([first, replace(more, duration=0.0)])
-    return replace(
-        both,
-        text=both.joint.join(segment.text for segment in segments),
-        segments=segments,
-        words=words,
-    )
+    text = both.joint.join(segment.text for segment in segments)
+    return replace(both, text=text, segments=segments, words=words)
 
 
 def is_known(more: Transcript, best: Transcript) -> bool:

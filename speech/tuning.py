@@ -56,10 +56,7 @@ class Tuning:
     stop_frames: int = 4  # a shorter silence may be the closure of a t or a k
     overlap_frames: int = 15  # of a neighbour's sound that may lie inside a word's times
     around_end: tuple[float, float] = (0.3, 0.6)  # before and after a text's end, where a pause is looked for
-    quietest_around: tuple[float, float] = (
-        0.3,
-        0.15,
-    )  # the same for the quietest sound
+    quietest_around: tuple[float, float] = (0.3, 0.15)  # the same for the quietest sound
     segment_edge: float = 0.02  # that a segment is longer than its sound at either side
 
 

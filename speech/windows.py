@@ -41,11 +41,8 @@ class Window:
 
     def time(self, at: float, *, end: bool = False) -> float:
         """Convert seconds of the window to seconds of the recording. What ends at a gap ends before it."""
-        return (
-            self.start
-            + at
-            + sum(left_out for place, left_out in self.gaps if (place < at if end else place <= at))
-        )
+        before = [left_out for place, left_out in self.gaps if (place < at if end else place <= at)]
+        return self.start + at + sum(before)
 
     def place(self, time: float) -> float:
         """Convert seconds of the recording to seconds of the window."""
