@@ -37,6 +37,8 @@ DTYPES: dict[str, Any] = {
     "guided_decoding_guide_type": np.object_,
     "guided_decoding_guide": np.object_,
 }
+# Inputs that have the name and the value of a request's field, if it is sent.
+AS_GIVEN = {"presence_penalty", "frequency_penalty", "repetition_penalty", "length_penalty", "min_tokens"}
 
 
 @dataclass(frozen=True)
@@ -80,35 +82,18 @@ def questions(
 
 
 def _common(form: Generation, tokens: int, log_probs: int | None, beams: int) -> dict[str, Any]:
-    given = form.model_dump(
-        include={
-            "presence_penalty",
-            "frequency_penalty",
-            "repetition_penalty",
-            "length_penalty",
-            "min_tokens",
-        },
-        exclude_none=True,
-        exclude_unset=True,
-    )
+    given = form.model_dump(include=AS_GIVEN, exclude_none=True, exclude_unset=True)
     fields = {"max_tokens": tokens, "exclude_input_in_output": True, **given}
-    fields |= {
-        name: found
-        for name, found in (("stop_words", form.stops), ("bad_words", words(form.bad_words)))
-        if found
-    }
+    lists = {"stop_words": form.stops, "bad_words": words(form.bad_words)}
+    fields |= {name: found for name, found in lists.items() if found}
     if form.logit_bias:
         fields |= {
             "logit_bias_ids": [int(token) for token in form.logit_bias],
             "logit_bias_weights": list(form.logit_bias.values()),
         }
     if beams > 1:
-        return {
-            **fields,
-            "beam_width": beams,
-            "num_return_sequences": form.n,
-            "top_log_probs": log_probs or 0,
-        }
+        own = {"beam_width": beams, "num_return_sequences": form.n, "top_log_probs": log_probs or 0}
+        return {**fields, **own}
     return {**fields, **_choice(form), **({} if log_probs is None else {"top_log_probs": log_probs})}
 
 
