@@ -59,11 +59,7 @@ Input = Annotated[
     | Annotated[Ids, Tag("one list of ids")]
     | Annotated[list[Ids], Field(fail_fast=True), Tag("ids list")]
     | Annotated[list[Part], Field(fail_fast=True), Tag("parts list")],
-    Discriminator(
-        _kind,
-        custom_error_type="input",
-        custom_error_message="Input should be a text or a list",
-    ),
+    Discriminator(_kind, custom_error_type="input", custom_error_message="Input should be a text or a list"),
 ]
 
 

@@ -15,22 +15,13 @@ from fastapi.responses import StreamingResponse
 from conch.errors import refused
 from retrieval.documents import PIECE, Page, Record
 from retrieval.kinds import HEAD, drawn
-from retrieval.library import (
-    FILE,
-    PROCESSED,
-    delete_file,
-    file_of,
-    new_id,
-    save_file,
-)
+from retrieval.library import FILE, PROCESSED, delete_file, file_of, new_id, save_file
 
 from ..services import ServicesDep
 from ..upload import Kind, receive
 from . import attachments, responses, stores
 from .lists import Cursor, Order, RetrievalDep, idempotency, page_of
-from .schema import (
-    upload_fields,
-)
+from .schema import upload_fields
 
 DOCUMENT = Kind("file", "file and purpose", "cut the file, and upload its parts")
 router = APIRouter()

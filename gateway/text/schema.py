@@ -65,13 +65,7 @@ class Generation(Fields):
     """Fields that both routes share. Those from `bad_words` on are extensions, under TensorRT-LLM's names."""
 
     # OpenAI's for its own models' style; vLLM's, llama.cpp's and Ollama's for caches.
-    HARMLESS: ClassVar = BILLING | {
-        "cache_prompt",
-        "keep_alive",
-        "prediction",
-        "priority",
-        "verbosity",
-    }
+    HARMLESS: ClassVar = BILLING | {"cache_prompt", "keep_alive", "prediction", "priority", "verbosity"}
     NEUTRAL: ClassVar = {
         "ignore_eos": Only((False,), "is not supported; omit it, and use min_tokens"),
         "include_stop_str_in_output": Only((False,), "is not supported; omit it"),
@@ -273,10 +267,7 @@ def check_completion(form: CompletionRequest) -> None:
         ApiError: 400 with `param`.
     """
     if form.suffix:
-        raise refused(
-            "suffix",
-            "(fill-in-the-middle) is not supported by these models; omit it",
-        )
+        raise refused("suffix", "(fill-in-the-middle) is not supported by these models; omit it")
     if form.best_of is not None and form.best_of < form.n:
         raise refused("best_of", f"is {form.best_of}; it must be at least n ({form.n})")
     if form.beams > 1 and form.stream:
@@ -313,18 +304,13 @@ def pictures_of(form: ChatRequest, pool: Pool) -> list[str]:
                 "messages", f"[{number}] has a picture; {pool.model_id} takes text only; omit the picture"
             )
         if message.pictures and message.role != "user":
-            raise refused(
-                "messages",
-                f"[{number}] has role {message.role}; pictures are supported in user messages only",
-            )
+            reason = f"[{number}] has role {message.role}; pictures are supported in user messages only"
+            raise refused("messages", reason)
     found = [url for message in form.messages for url in message.pictures]
     if len(found) > MOST_PICTURES:
         raise refused("messages", f"contain {len(found)} pictures; send at most {MOST_PICTURES}")
-    if form.n * len(found) > MOST_PICTURES:
-        raise refused(
-            "n",
-            f"times the number of pictures is {form.n * len(found)}; it must be at most {MOST_PICTURES}",
-        )
+    if (count := form.n * len(found)) > MOST_PICTURES:
+        raise refused("n", f"times the number of pictures is {count}; it must be at most {MOST_PICTURES}")
     return found
 
 
