@@ -57,7 +57,7 @@ async def whole(triton: Triton, pool: Pool, question: GenerationCall, request_id
 
 
 def _piece(pool: Pool, question: GenerationCall, result: Arrays, i: int, text: str) -> TextDelta:
-    lengths = result.get("output_lengths", result["num_output_tokens"]).reshape(-1)
+    lengths = result["output_lengths" if "output_lengths" in result else "num_output_tokens"].reshape(-1)
     tokens, count = tuple[Token, ...](), int(lengths[i])
     if "output_tokens" in result:
         names, probs = (
