@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,6 +35,7 @@ pytestmark = pytest.mark.long
 CLIPS, BATCH = 12, 6
 END = 50257
 LANGUAGES = {"en": 50259, "es": 50262}
+Speech = list[tuple[SpeechClip, np.ndarray]]
 
 
 def prompt(clip: SpeechClip) -> tuple[int, ...]:
@@ -41,7 +43,7 @@ def prompt(clip: SpeechClip) -> tuple[int, ...]:
 
 
 @pytest.fixture(scope="module")
-def speech(corpus: Corpus) -> list[tuple[SpeechClip, np.ndarray]]:
+def speech(corpus: Corpus) -> Speech:
     clipper = Clipper(corpus, random.Random(1))
     clips = [clipper.speech(int(clipper.rng.uniform(1.5, 14) * 16000)) for _ in range(CLIPS)]
     return [(clip, log_mel(clipper.wave(clip), 80)) for clip in clips]
@@ -52,9 +54,7 @@ def reference() -> WhisperForConditionalGeneration:
     return WhisperForConditionalGeneration.from_pretrained(MINIATURE, dtype=torch.float32).eval()
 
 
-def theirs(
-    model: WhisperForConditionalGeneration, speech: list[tuple[SpeechClip, np.ndarray]], beams: int
-) -> list[list[int]]:
+def theirs(model: WhisperForConditionalGeneration, speech: Speech, beams: int) -> list[list[int]]:
     """transformers' plain generate, without Whisper's own extras, `BATCH` clips at a time."""
     start = len(prompt(speech[0][0]))
     config = GenerationConfig(
@@ -83,7 +83,7 @@ def theirs(
 @pytest.mark.parametrize("beams", [1, 4])
 def test_ids_equal_transformers(
     graphs: OpenVinoRuntime,
-    speech: list[tuple[SpeechClip, np.ndarray]],
+    speech: Speech,
     reference: WhisperForConditionalGeneration,
     beams: int,
 ) -> None:
@@ -93,9 +93,7 @@ def test_ids_equal_transformers(
     assert engines.answers(graphs, jobs, max_rows=16) == theirs(reference, speech, beams)
 
 
-def test_int8_weights_keep_the_words(
-    tmp_path: Path, graphs: OpenVinoRuntime, speech: list[tuple[SpeechClip, np.ndarray]]
-) -> None:
+def test_int8_weights_keep_the_words(tmp_path: Path, graphs: OpenVinoRuntime, speech: Speech) -> None:
     """The engine with 8-bit weights says the same on nearly all clips."""
     export(tmp_path, "int8")
     small = OpenVinoRuntime(tmp_path, precision="f32")
@@ -120,31 +118,40 @@ class Begun(Collected):
         self.on_update = lambda _: self.first.set()
 
 
-def test_short_overtakes_long(scheduler: Scheduler, speech: list[tuple[SpeechClip, np.ndarray]]) -> None:
+def ask(
+    scheduler: Scheduler,
+    said: tuple[SpeechClip, np.ndarray],
+    tokens: int,
+    listener: Any = None,
+    *,
+    request_id: str = "",
+    **sampling: Any,
+) -> Any:
+    """A request for a clip; its listener. It streams if one is given."""
+    clip, features = said
+    heard = listener or Collected()
+    choice = Sampling(**{"max_tokens": tokens, "end_id": END, **sampling})
+    streams = listener is not None
+    scheduler.submit(Job(prompt(clip), choice, heard, features, streaming=streams, request_id=request_id))
+    return heard
+
+
+def test_short_overtakes_long(scheduler: Scheduler, speech: Speech) -> None:
     """A request that comes later and needs fewer tokens finishes first; both results are as if alone."""
-    clip, features = speech[0]
-    endless = Sampling(max_tokens=440, end_id=END, min_tokens=440)
-    long, short = Begun(), Collected()
-    scheduler.submit(Job(prompt(clip), endless, long, features, streaming=True))
+    long = ask(scheduler, speech[0], 440, Begun(), min_tokens=440)
     assert long.first.wait(60)
-    scheduler.submit(Job(prompt(clip), Sampling(max_tokens=5, end_id=END), short, features))
-    early = short.wait(60)[0].ids
+    early = ask(scheduler, speech[0], 5).wait(60)[0].ids
     assert not long.done.is_set()
-    alone = Collected()
     assert len(long.wait(60)[0].ids) == 440
-    scheduler.submit(Job(prompt(clip), Sampling(max_tokens=5, end_id=END), alone, features))
-    assert alone.wait(60)[0].ids == early
+    assert ask(scheduler, speech[0], 5).wait(60)[0].ids == early
 
 
 def test_cancellation_frees_the_row(
-    monkeypatch: pytest.MonkeyPatch, scheduler: Scheduler, speech: list[tuple[SpeechClip, np.ndarray]]
+    monkeypatch: pytest.MonkeyPatch, scheduler: Scheduler, speech: Speech
 ) -> None:
     """A cancelled request leaves with the next look at who has left."""
     monkeypatch.setattr("serving.engine.leaving.ASK_SECONDS", 0.0)
-    clip, features = speech[0]
-    listener = Begun()
-    endless = Sampling(max_tokens=440, end_id=END, min_tokens=440)
-    scheduler.submit(Job(prompt(clip), endless, listener, features, streaming=True))
+    listener = ask(scheduler, speech[0], 440, Begun(), min_tokens=440)
     assert listener.first.wait(60)
     listener.dropped = True
     with pytest.raises(RuntimeError, match="cancelled"):
@@ -152,17 +159,12 @@ def test_cancellation_frees_the_row(
     assert scheduler.running == []
 
 
-def test_full_queue_is_refused(scheduler: Scheduler, speech: list[tuple[SpeechClip, np.ndarray]]) -> None:
+def test_full_queue_is_refused(scheduler: Scheduler, speech: Speech) -> None:
     """Beyond max_queue waiting requests, submit says so at once; what was accepted is answered."""
-    clip, features = speech[0]
     listeners = []
     with pytest.raises(QueueFull, match="at capacity"):
         for _ in range(40):
-            listener = Collected()
-            scheduler.submit(
-                Job(prompt(clip), Sampling(max_tokens=200, end_id=END, min_tokens=200), listener, features)
-            )
-            listeners.append(listener)
+            listeners.append(ask(scheduler, speech[0], 200, min_tokens=200))
     assert all(len(listener.wait(60)[0].ids) == 200 for listener in listeners)
 
 
@@ -179,113 +181,68 @@ def test_impossible_requests_are_refused(
     scheduler: Scheduler, ids: tuple[int, ...], sampling: dict[str, int], says: str
 ) -> None:
     """Before anything is queued, with the tensor's name."""
+    choice = Sampling(**{"max_tokens": 5, "end_id": END, **sampling})
     with pytest.raises(BadRequest, match=says):
-        scheduler.submit(
-            Job(
-                ids,
-                Sampling(**{"max_tokens": 5, "end_id": END, **sampling}),
-                Collected(),
-                np.zeros((3000, 80), np.float32),
-            )
-        )
+        scheduler.submit(Job(ids, choice, Collected(), np.zeros((3000, 80), np.float32)))
 
 
-def test_streaming_shows_every_token(
-    scheduler: Scheduler, speech: list[tuple[SpeechClip, np.ndarray]]
-) -> None:
+def test_streaming_shows_every_token(scheduler: Scheduler, speech: Speech) -> None:
     """Updates grow by one token and lead to the result."""
-    clip, features = speech[1]
     seen: list[tuple[int, ...]] = []
     listener = Collected(on_update=lambda beams: seen.append(beams[0].ids))
-    scheduler.submit(
-        Job(prompt(clip), Sampling(max_tokens=100, end_id=END), listener, features, streaming=True)
-    )
-    final: Hypothesis = listener.wait(60)[0]
+    final: Hypothesis = ask(scheduler, speech[1], 100, listener).wait(60)[0]
     assert [len(ids) for ids in seen] == list(range(1, len(seen) + 1))
     assert final.ids[: len(seen[-1])] == seen[-1]
 
 
-def test_bias_and_logits(scheduler: Scheduler, speech: list[tuple[SpeechClip, np.ndarray]]) -> None:
+def test_bias_and_logits(scheduler: Scheduler, speech: Speech) -> None:
     """embedding_bias forbids a token for its request alone, while another runs without; logits come back one
     row per token.
     """
-    clip, features = speech[2]
-    plain = Collected()
-    scheduler.submit(Job(prompt(clip), Sampling(max_tokens=20, end_id=END), plain, features))
-    first = plain.wait(60)[0].ids[0]
+    plain = ask(scheduler, speech[2], 20).wait(60)[0].ids
     bias = np.zeros(51865, np.float32)
-    bias[first] = -1e9
-    biased, beside = Collected(), Collected()
-    scheduler.submit(
-        Job(prompt(clip), Sampling(max_tokens=20, end_id=END, bias=bias, keep_logits=True), biased, features)
-    )
-    scheduler.submit(Job(prompt(clip), Sampling(max_tokens=20, end_id=END), beside, features))
+    bias[plain[0]] = -1e9
+    biased = ask(scheduler, speech[2], 20, bias=bias, keep_logits=True)
+    beside = ask(scheduler, speech[2], 20)
     result = biased.wait(60)[0]
-    assert first not in result.ids
+    assert plain[0] not in result.ids
     assert result.logits[0].shape == (51865,)
-    assert beside.wait(60)[0].ids == plain.beams[0].ids
+    assert beside.wait(60)[0].ids == plain
 
 
-def test_timeline_is_compacted(graphs: OpenVinoRuntime, speech: list[tuple[SpeechClip, np.ndarray]]) -> None:
+def test_timeline_is_compacted(graphs: OpenVinoRuntime, speech: Speech) -> None:
     """Under load without a pause the common time axis stays bounded, and results stay right."""
-    clip, features = speech[3]
     scheduler, widths = Scheduler(graphs, Limits(max_rows=4, max_queue=400)), list[int]()
     scheduler.start()
-    alone = Collected()
-    scheduler.submit(Job(prompt(clip), Sampling(max_tokens=40, end_id=END, min_tokens=40), alone, features))
-    expected = alone.wait(60)[0].ids
+    expected = ask(scheduler, speech[3], 40, min_tokens=40).wait(60)[0].ids
     lengths = [20 + i % 17 for i in range(150)]  # different ones, so that the batch never runs empty
     listeners = [
         Collected(on_update=lambda _: widths.append(scheduler.batch.columns.shape[1])) for _ in lengths
     ]
     for length, listener in zip(lengths, listeners, strict=True):
-        scheduler.submit(
-            Job(
-                prompt(clip),
-                Sampling(max_tokens=length, end_id=END, min_tokens=40),
-                listener,
-                features,
-                streaming=True,
-            )
-        )
+        ask(scheduler, speech[3], length, listener, min_tokens=40)
     assert [listener.wait(120)[0].ids for listener in listeners] == [expected[:length] for length in lengths]
     assert 100 < max(widths) < 500, "looked at after every token"
     scheduler.stop()
 
 
-def test_equal_requests_are_two(graphs: OpenVinoRuntime, speech: list[tuple[SpeechClip, np.ndarray]]) -> None:
+def test_equal_requests_are_two(graphs: OpenVinoRuntime, speech: Speech) -> None:
     """The same request several times at once, with a bias: comparing them must not compare arrays."""
     scheduler = Scheduler(graphs)
-    clip, features = speech[0]
-    listeners = [Collected() for _ in range(4)]
-    for listener in listeners:
-        scheduler.submit(
-            Job(
-                prompt(clip),
-                Sampling(max_tokens=60, end_id=END, bias=np.zeros(51865, np.float32)),
-                listener,
-                features,
-            )
-        )
+    listeners = [ask(scheduler, speech[0], 60, bias=np.zeros(51865, np.float32)) for _ in range(4)]
     scheduler.start()
     assert len({listener.wait(60)[0].ids for listener in listeners}) == 1
     scheduler.stop()
 
 
-def test_requests_stop_by_id(graphs: OpenVinoRuntime, speech: list[tuple[SpeechClip, np.ndarray]]) -> None:
+def test_requests_stop_by_id(graphs: OpenVinoRuntime, speech: Speech) -> None:
     """A running and a waiting request of that id end at once, with their tokens so far, and so does one that
     comes after its stop; others go on, also those that use a stopped id again.
     """
     scheduler = Scheduler(graphs, Limits(max_rows=1))
-    clip, features = speech[0]
 
-    def submit(request_id: str) -> Begun:
-        listener = Begun()
-        sampling = Sampling(max_tokens=400, end_id=-1)
-        scheduler.submit(
-            Job(prompt(clip), sampling, listener, features, streaming=True, request_id=request_id)
-        )
-        return listener
+    def submit(name: str) -> Begun:
+        return ask(scheduler, speech[0], 400, Begun(), request_id=name, end_id=-1)
 
     running, waiting, other = submit("gone"), submit("gone"), submit("stays")
     scheduler.start()
@@ -300,7 +257,7 @@ def test_requests_stop_by_id(graphs: OpenVinoRuntime, speech: list[tuple[SpeechC
     scheduler.stop()
 
 
-def test_attention_of_a_text(graphs: OpenVinoRuntime, speech: list[tuple[SpeechClip, np.ndarray]]) -> None:
+def test_attention_of_a_text(graphs: OpenVinoRuntime, speech: Speech) -> None:
     """A request to align gives where each id looked, alongside requests that generate."""
     scheduler, listener = Scheduler(graphs), Collected()
     clip, features = speech[0]
@@ -327,7 +284,7 @@ def test_attention_of_a_text(graphs: OpenVinoRuntime, speech: list[tuple[SpeechC
 def test_steps_tell_where_they_looked(
     tmp_path: Path,
     graphs: OpenVinoRuntime,
-    speech: list[tuple[SpeechClip, np.ndarray]],
+    speech: Speech,
     target: str,
     beams: int,
 ) -> None:
@@ -358,7 +315,7 @@ def test_steps_tell_where_they_looked(
 def test_a_sound_is_encoded_once(
     monkeypatch: pytest.MonkeyPatch,
     graphs: OpenVinoRuntime,
-    speech: list[tuple[SpeechClip, np.ndarray]],
+    speech: Speech,
     rows: int,
 ) -> None:
     """Texts are aligned as they end, while more run, or wait, than memories are kept for later."""

@@ -10,7 +10,7 @@ import pytest
 
 from conch.bundle import EngineFacts
 from serving.engine.collected import Collected
-from serving.engine.inputs import UNSUPPORTED, parse, stops
+from serving.engine.inputs import PROMPT_TABLE, UNSUPPORTED, parse, stops
 from serving.errors import BadRequest
 
 FACTS = EngineFacts(
@@ -76,9 +76,9 @@ def test_arrays_that_do_not_fit(changes: dict[str, Any], says: str) -> None:
         parse(arrays(**changes), Collected(), FACTS)
 
 
-@pytest.mark.parametrize("name", UNSUPPORTED)
+@pytest.mark.parametrize("name", [*UNSUPPORTED, *PROMPT_TABLE])
 def test_unsupported_tensors_are_never_ignored(name: str) -> None:
-    """What the engine has no answer to is refused."""
+    """What the engine has no answer to is refused, and so are tables where it was built without."""
     with pytest.raises(BadRequest, match=f"{name} is not supported"):
         parse(arrays(**{name: np.ones((1, 1), np.int32)}), Collected(), FACTS)
 

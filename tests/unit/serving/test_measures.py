@@ -54,6 +54,20 @@ class Clock(RunningBatch):
         return Step(np.ones(len(rows), np.int64), np.zeros(len(rows), np.float32), logits.__getitem__)
 
 
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """What the scheduler takes for the time."""
+    clock = Clock()
+    monkeypatch.setattr("serving.engine.scheduler.time", SimpleNamespace(monotonic=clock.monotonic))
+    return clock
+
+
+def submit(scheduler: Scheduler, listener: Collected, tokens: int = 5, **more: Any) -> Job:
+    job = Job((1, 2), Sampling(max_tokens=tokens, end_id=9), listener, np.zeros(1), **more)
+    scheduler.submit(job)
+    return job
+
+
 def figures(scheduler: Scheduler) -> dict[str, float]:
     """Sums and values, without buckets and the times of creation, which another module may have put off."""
     families = scheduler.metrics.registry.collect()
@@ -65,19 +79,15 @@ def figures(scheduler: Scheduler) -> dict[str, float]:
     }
 
 
-def run(monkeypatch: Any, spans: Spans) -> Scheduler:
+def run(clock: Clock, spans: Spans) -> Scheduler:
     """Three requests for five tokens each after prompts of two, and two rows."""
-    clock = Clock()
-    monkeypatch.setattr("serving.engine.scheduler.time", SimpleNamespace(monotonic=clock.monotonic))
     scheduler = Scheduler(clock, LIMITS)
     scheduler.spans = spans
     context = json.dumps({"traceparent": f"00-{TRACE}-{PARENT}-01"})
     trace = SimpleNamespace(get_context=lambda: context)
     request = SimpleNamespace(parameters=lambda: "", trace=lambda: trace)
     for _ in range(3):
-        job = Job((1, 2), Sampling(max_tokens=5, end_id=9), Collected(), np.zeros(1))
-        job.trace = spans.parent(request)
-        scheduler.submit(job)
+        submit(scheduler, Collected(), trace=spans.parent(request))
     scheduler.admit(2)
     scheduler.begin()
     scheduler._measure()
@@ -92,9 +102,9 @@ def run(monkeypatch: Any, spans: Spans) -> Scheduler:
     return scheduler
 
 
-def test_a_requests_time_is_where_it_was_spent(monkeypatch: Any) -> None:
+def test_a_requests_time_is_where_it_was_spent(clock: Clock) -> None:
     """The third waits for the first two: 0.1 s of encoder and 0.05 s of steps."""
-    found = figures(run(monkeypatch, Spans("")))
+    found = figures(run(clock, Spans("")))
     assert found == {
         "conch_engine_queue_seconds_count": 3,
         "conch_engine_queue_seconds_sum": 0.15,
@@ -114,11 +124,11 @@ def test_a_requests_time_is_where_it_was_spent(monkeypatch: Any) -> None:
     }
 
 
-def test_spans_say_the_same(monkeypatch: Any) -> None:
+def test_spans_say_the_same(clock: Clock) -> None:
     """Four for each request, one after the other, under the parent span that Triton reports."""
     with collector() as told:
         spans = Spans(told.url)
-        run(monkeypatch, spans)
+        run(clock, spans)
         spans.close()
         assert told.refused == []
     found = sorted(told.of(TRACE), key=lambda span: (span.begin, span.end))
@@ -152,14 +162,12 @@ class Witness(Collected):
         super().fail(error)
 
 
-def test_who_is_told_that_a_request_was_dropped_finds_its_rows_free(monkeypatch: Any) -> None:
+def test_who_is_told_that_a_request_was_dropped_finds_its_rows_free(clock: Clock) -> None:
     """Cancelled while it ran: a thread that waits for that may look before the scheduler goes on."""
-    clock = Clock()
-    monkeypatch.setattr("serving.engine.scheduler.time", SimpleNamespace(monotonic=clock.monotonic))
     scheduler = Scheduler(clock, LIMITS)
     listeners = [Witness(lambda: scheduler.running) for _ in range(3)]
     for listener in listeners:
-        scheduler.submit(Job((1, 2), Sampling(max_tokens=5, end_id=9), listener, np.zeros(1)))
+        submit(scheduler, listener)
     scheduler.admit(2)
     scheduler.begin()
     for listener in listeners:
@@ -179,13 +187,10 @@ class Asked(Collected):
         return super().cancelled()
 
 
-def test_a_client_is_asked_for_twice_a_second(monkeypatch: Any) -> None:
+def test_a_client_is_asked_for_twice_a_second(clock: Clock) -> None:
     """However many steps that is; who was stopped by another message goes at the next look."""
-    clock = Clock()
-    monkeypatch.setattr("serving.engine.scheduler.time", SimpleNamespace(monotonic=clock.monotonic))
     scheduler, listener = Scheduler(clock, LIMITS), Asked()
-    sampling = Sampling(max_tokens=15, end_id=9)
-    scheduler.submit(Job((1, 2), sampling, listener, np.zeros(1), request_id="one"))
+    submit(scheduler, listener, 15, request_id="one")
     scheduler.admit(1)
     scheduler.begin()
     for step, times in ((0.0, 1), (0.2, 1), (0.2, 1), (0.2, 2), (0.4, 2), (0.2, 3)):
@@ -198,13 +203,11 @@ def test_a_client_is_asked_for_twice_a_second(monkeypatch: Any) -> None:
     assert not scheduler.running
 
 
-def test_few_clients_are_asked_for_in_one_look(monkeypatch: Any) -> None:
+def test_few_clients_are_asked_for_in_one_look(clock: Clock) -> None:
     """Those first that were not asked for the longest; no step runs meanwhile."""
-    clock = Clock()
-    monkeypatch.setattr("serving.engine.scheduler.time", SimpleNamespace(monotonic=clock.monotonic))
     scheduler, listeners = Scheduler(clock, Limits(max_rows=2, max_queue=20)), [Asked() for _ in range(12)]
     for listener in listeners:
-        scheduler.submit(Job((1, 2), Sampling(max_tokens=5, end_id=9), listener, np.zeros(1)))
+        submit(scheduler, listener)
     for asked in (8, 12, 12):
         scheduler.release_cancelled()
         assert sum(listener.times for listener in listeners) == asked

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -376,15 +375,3 @@ def test_what_fits_no_table_is_refused(
     parse(arrays, Collected(), engine.facts)
     with pytest.raises(BadRequest, match=says):
         parse(arrays | changed, Collected(), engine.facts)
-
-
-def test_a_text_model_takes_no_table(pair: tuple[PreTrainedModel, Engine]) -> None:
-    """An engine that was built without refuses it instead of leaving it out."""
-    facts = replace(pair[1].runtime().facts, prompt_width=0)
-    arrays = {
-        "input_ids": np.array([[3]], np.int32),
-        "request_output_len": np.array([[4]], np.int32),
-        "prompt_embedding_table": np.zeros((1, 4, 64), np.float16),
-    }
-    with pytest.raises(BadRequest, match="prompt_embedding_table is not supported"):
-        parse(arrays, Collected(), facts)

@@ -6,8 +6,9 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +24,7 @@ from serving.engine.runtime import Looked, Row, RunningBatch, Step
 from serving.engine.sampling import Sampling
 from serving.engine.scheduler import Scheduler
 from serving.errors import BadRequest
+from tests.fakes.triton_python import UTILS
 
 ENCODER = 3  # steps that an encoder takes
 TOKENS = 12
@@ -90,6 +92,23 @@ class Engine(RunningBatch):
         return Step(zeros, zeros.astype(np.float32), lambda row: np.zeros(4, np.float32), attention)
 
 
+@contextmanager
+def started(scheduler: Scheduler) -> Iterator[None]:
+    scheduler.start()
+    try:
+        yield
+    finally:
+        scheduler.stop()
+
+
+def joined(scheduler: Scheduler, joins: int = 1, *, steps: int = 1) -> None:
+    """What the scheduler's thread does when somebody comes."""
+    scheduler.admit(joins)
+    scheduler.begin()
+    for _ in range(steps):
+        scheduler.step()
+
+
 def asked(requests: int, limits: Limits) -> list[tuple[str, int]]:
     """What an engine is asked for some requests that wait, encoders and prompts only."""
     engine = Engine()
@@ -98,12 +117,9 @@ def asked(requests: int, limits: Limits) -> list[tuple[str, int]]:
     for number, listener in enumerate(listeners):
         sampling = Sampling(max_tokens=TOKENS + number, end_id=-1)
         scheduler.submit(Job((1, 2), sampling, listener, np.zeros(1)))
-    scheduler.start()
-    try:
+    with started(scheduler):
         for number, listener in enumerate(listeners):
             assert len(listener.wait(10)[0].ids) == TOKENS + number
-    finally:
-        scheduler.stop()
     return [(what, count) for what, count in engine.asked if what == "encode" or count]
 
 
@@ -154,13 +170,10 @@ def test_texts_to_align_wait_for_no_row() -> None:
     for listener in waiting:
         scheduler.submit(Job((1, 2), Sampling(max_tokens=TOKENS, end_id=-1), listener, np.zeros(1)))
     scheduler.submit(Job((1, 2, 3), Sampling(max_tokens=1, end_id=-1), aligned, np.zeros(1), align=True))
-    scheduler.start()
-    try:
+    with started(scheduler):
         assert aligned.done.wait(10)
         for listener in waiting:
             listener.wait(10)
-    finally:
-        scheduler.stop()
     assert aligned.attention is not None
     read = [i for i, (what, count) in enumerate(engine.asked) if what == "read" and count]
     assert engine.asked.index(("align", 3)) < read[1]
@@ -178,12 +191,9 @@ def test_where_each_step_looked_is_asked_for_once(beams: int) -> None:
     plain = Job((1,), Sampling(max_tokens=TOKENS, end_id=-1), other, np.zeros(1))
     for job in (plain, asking):
         scheduler.submit(job)
-    scheduler.start()
-    try:
+    with started(scheduler):
         for listener in (asks, other):
             listener.wait(10)
-    finally:
-        scheduler.stop()
     found = Answers(WantedOutputs(), asking).finish(asks.beams)["cross_attention"]
     assert found.dtype == np.float16
     assert found.tolist() == [[[[1.0 + step] for step in range(TOKENS)]]]
@@ -199,10 +209,7 @@ def test_a_stopped_text_says_where_it_looked(beams: int) -> None:
     sampling = Sampling(60, -1, beam_width=beams)
     job = Job((1, 2), sampling, heard, np.zeros(1), request_id="a", attend=True)
     scheduler.submit(job)
-    scheduler.admit()
-    scheduler.begin()
-    for _ in range(3):
-        scheduler.step()
+    joined(scheduler, steps=3)
     scheduler.drop("a")
     scheduler.release_cancelled()
     assert len(heard.wait(1)[0].ids) == 3
@@ -222,10 +229,7 @@ def test_a_look_that_fails_is_its_own_request_s(monkeypatch: pytest.MonkeyPatch)
     scheduler = Scheduler(engine)
     for heard, tokens, name in ((stopped, 60, "a"), (ended, 4, "b")):
         scheduler.submit(Job((1, 2), Sampling(tokens, -1), heard, np.zeros(1), request_id=name, attend=True))
-    scheduler.admit(2)
-    scheduler.begin()
-    for _ in range(3):
-        scheduler.step()
+    joined(scheduler, 2, steps=3)
     step = engine.step
     monkeypatch.setattr(engine, "step", lambda rows: replace(step(rows), attention=lambda *_: 1 / 0))
     scheduler.step()
@@ -243,9 +247,7 @@ def test_a_stop_finds_an_answer_that_is_being_sent(monkeypatch: pytest.MonkeyPat
     job = Job((1, 2), Sampling(1, -1), heard, np.zeros(1), request_id="a", attend=True)
     monkeypatch.setattr(heard, "finish", lambda beams: (fetched.wait(10), Collected.finish(heard, beams)))
     scheduler.submit(job)
-    scheduler.admit()
-    scheduler.begin()
-    scheduler.step()
+    joined(scheduler)
     assert scheduler.sending == [job]
     scheduler.drop("a")
     assert not scheduler.leaving.stopped
@@ -286,14 +288,11 @@ def test_a_memory_that_failed_is_its_own_request_s() -> None:
     engine.encode = encoded  # type: ignore[method-assign]
     sampling = Sampling(max_tokens=TOKENS, end_id=-1)
     scheduler.submit(Job((1, 2), sampling, good, np.zeros(1)))
-    scheduler.start()
-    scheduler.submit(Job((1, 2), sampling, bad, np.ones(1)))
-    try:
+    with started(scheduler):
+        scheduler.submit(Job((1, 2), sampling, bad, np.ones(1)))
         assert len(good.wait(10)[0].ids) == TOKENS
         with pytest.raises(MemoryError, match="full"):
             bad.wait(10)
-    finally:
-        scheduler.stop()
 
 
 class Sender:
@@ -316,13 +315,8 @@ def test_an_answered_request_leaves_no_memory(streaming: bool) -> None:
     request: Any = SimpleNamespace(
         get_response_sender=lambda: sender, requested_output_names=tuple, parameters=lambda: "{}"
     )
-    pb: Any = SimpleNamespace(
-        TRITONSERVER_RESPONSE_COMPLETE_FINAL=1,
-        Tensor=lambda name, array: array,
-        InferenceResponse=lambda tensors: tensors,
-    )
     sending = ThreadPoolExecutor(1)
-    reply, scheduler = EngineReply(request, pb, sending), Scheduler(Engine())
+    reply, scheduler = EngineReply(request, UTILS, sending), Scheduler(Engine())
     job = Job((1, 2), Sampling(max_tokens=TOKENS, end_id=-1), reply, np.zeros(1), streaming=streaming)
     reply.answers, left = Answers(WantedOutputs(), job), weakref.ref(job)
     gc.disable()
@@ -368,13 +362,9 @@ def test_cached_ids_are_not_waited_for() -> None:
     engine = Reads(known=30)
     scheduler = Scheduler(engine, Limits(max_rows=4, prefill_tokens=4))
     scheduler.waiting.append(job(3, 12))
-    scheduler.admit()
-    scheduler.begin()
-    scheduler.step()
+    joined(scheduler)
     scheduler.waiting.extend(job(32, 2) for _ in range(3))
-    scheduler.admit(3)
-    scheduler.begin()
-    scheduler.step()
+    joined(scheduler, 3)
     assert engine.read == [[(2, 1)], [None, (30, 2), (30, 2)]]
 
 
@@ -385,16 +375,11 @@ def test_long_prompts_are_read_between_the_steps_of_others() -> None:
     first, long, short = job(2, 12), job(11, 2), job(3, 2)
     for one in (first, long, short):
         scheduler.waiting.append(one)
-        scheduler.admit()
-        scheduler.begin()
-        scheduler.step()
+        joined(scheduler)
     while scheduler.running:
         scheduler.step()
     assert engine.read[:4] == [[(0, 2)], [None, (0, 4)], [None, (4, 4), (0, 3)], [None, (8, 3), None]]
     assert [len(one.listener.wait(1)[0].ids) for one in (first, long, short)] == [12, 2, 2]
     scheduler.waiting.append(job(40, 1))
-    scheduler.admit()
-    scheduler.begin()
-    scheduler.step()
-    scheduler.step()
+    joined(scheduler, steps=2)
     assert engine.read[-2:] == [[(0, 32)], [(32, 8)]]

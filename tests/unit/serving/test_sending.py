@@ -15,15 +15,9 @@ from serving.engine.endpoint import EngineReply
 from serving.engine.jobs import Job
 from serving.engine.sampling import Hypothesis, Sampling
 from serving.errors import ABORT_SUPPORTED
-from tests.fakes.triton_python import InferenceResponse, Tensor, TritonError
+from tests.fakes.triton_python import UTILS
 
-FINAL = 1
-PB: Any = SimpleNamespace(
-    TRITONSERVER_RESPONSE_COMPLETE_FINAL=FINAL,
-    Tensor=Tensor,
-    TritonError=TritonError,
-    InferenceResponse=InferenceResponse,
-)
+FINAL = UTILS.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
 class Sender:
@@ -53,7 +47,7 @@ def replied(
     request: Any = SimpleNamespace(
         get_response_sender=lambda: sender, requested_output_names=tuple, parameters=lambda: parameters
     )
-    reply = EngineReply(request, PB, sending)
+    reply = EngineReply(request, UTILS, sending)
     job = Job((1, 2), Sampling(max_tokens=9, end_id=-1), reply, np.zeros(1), streaming=streaming)
     reply.answers = Answers(WantedOutputs(logits=logits), job)
     return reply, sender, sending
