@@ -51,26 +51,25 @@ def test_pairs_follow_nvlink() -> None:
     assert pair_up(5, set()) == [(0, 1), (2, 3)]
 
 
-def test_one_gpu_is_one_instance() -> None:
-    """No profile is switched on."""
-    assert values(propose(FOUR[:1], set(), 8)) == {"TARGET": "torch", "INSTANCES": "1", "TRITON_0_GPUS": "0"}
-
-
-def test_pairs_of_gpus() -> None:
-    """Tensor parallelism of two: two instances on NVLink pairs."""
-    found = values(propose(FOUR, parse_topology(TOPOLOGY), 32, tp_size=2))
-    assert (
-        found["INSTANCES"],
-        found["COMPOSE_PROFILES"],
-        found["TRITON_0_GPUS"],
-        found["TRITON_1_GPUS"],
-    ) == ("2", "instances-2", "0,2", "1,3")
-    assert found["TP_SIZE"] == "2"
-
-
-def test_eight_gpus_are_four_instances() -> None:
-    """The stack has four services for tritonservers."""
-    assert values(propose([Gpu(i, "H100", "9.0", 81559) for i in range(8)], set(), 64))["INSTANCES"] == "4"
+@pytest.mark.parametrize(
+    ("cards", "tp_size", "sets"),
+    [
+        (FOUR[:1], 1, ["0"]),
+        (FOUR, 2, ["0,2", "1,3"]),
+        ([Gpu(i, "H100", "9.0", 81559) for i in range(8)], 1, ["0", "1", "2", "3"]),
+    ],
+    ids=["one", "pairs", "eight"],
+)
+def test_instances_for_gpus(cards: list[Gpu], tp_size: int, sets: list[str]) -> None:
+    """One for each GPU or pair that NVLink joins, four at most; one alone needs no profile."""
+    several, count = len(sets) > 1, str(len(sets))
+    assert values(propose(cards, parse_topology(TOPOLOGY), 32, tp_size)) == {
+        "TARGET": "torch",
+        "INSTANCES": count,
+        **({"TP_SIZE": "2"} if tp_size == 2 else {}),
+        **({"COMPOSE_PROFILES": f"instances-{count}"} if several else {}),
+        **{f"TRITON_{i}_GPUS": own for i, own in enumerate(sets)},
+    }
 
 
 def test_no_gpu_is_a_cpu_stack() -> None:

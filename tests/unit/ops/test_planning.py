@@ -101,12 +101,6 @@ def nginx_accepts(folder: Path, access: AccessPolicy, made: Deployment | None = 
     return (folder / "pools.conf").read_text()
 
 
-def test_nginx_accepts_the_rendered_files(tmp_path: Path) -> None:
-    """nginx -t, with two pools and two gateways."""
-    text = nginx_accepts(tmp_path, OPEN)
-    assert text.count("server unix:/run/x/gateway-") == 2 * 2
-
-
 def test_what_is_sent_once_more_has_a_fresh_connection(tmp_path: Path) -> None:
     """A kept one may lead to the server that was just lost, and would count as the second loss; nor is that
     server the first choice because it is idle. From 1.29.7 on nginx keeps connections unless it is told.
@@ -126,11 +120,16 @@ def test_what_is_sent_once_more_has_a_fresh_connection(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "access",
-    [AccessPolicy(keys=True), AccessPolicy(rate="10r/s"), AccessPolicy(keys=True, rate="600r/m", burst=5)],
+    [
+        OPEN,
+        AccessPolicy(keys=True),
+        AccessPolicy(rate="10r/s"),
+        AccessPolicy(keys=True, rate="600r/m", burst=5),
+    ],
 )
-def test_nginx_accepts_keys_and_limits(tmp_path: Path, access: AccessPolicy) -> None:
-    """nginx -t with each of them and with both."""
-    nginx_accepts(tmp_path, access)
+def test_nginx_accepts_the_rendered_files(tmp_path: Path, access: AccessPolicy) -> None:
+    """nginx -t, with two pools and two gateways, without keys and limits, with each of them and with both."""
+    assert nginx_accepts(tmp_path, access).count("server unix:/run/x/gateway-") == 2 * 2
 
 
 def test_instances_have_ports_of_their_own() -> None:
@@ -188,10 +187,19 @@ def test_a_port_leads_to_its_instance(tmp_path: Path) -> None:
             assert {answer(values.kserve) for _ in range(8)} == set(names)
 
 
-def test_a_rate_that_nginx_would_not_understand() -> None:
-    """Refused with an example; the time to wait is the time for one request."""
-    with pytest.raises(ValueError, match="10r/s or 600r/m"):
-        AccessPolicy(rate="ten").values()
+@pytest.mark.parametrize(
+    ("access", "said"),
+    [
+        (AccessPolicy(rate="ten"), "10r/s or 600r/m"),
+        (AccessPolicy(hosts="a b"), "ALLOWED_HOSTS has 'a b'"),
+    ],
+)
+def test_what_nginx_would_not_understand(access: AccessPolicy, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        access.values()
+
+
+def test_the_time_to_wait_is_the_time_for_one_request() -> None:
     assert AccessPolicy(rate="6r/m").values()["RETRY_AFTER"] == "10"
 
 
@@ -213,11 +221,6 @@ def test_hosts_of_a_stack_without_keys(hosts: str, says: str) -> None:
     """nginx's map; with keys every name will do."""
     assert AccessPolicy(hosts=hosts).values()["HOSTS"] == says
     assert AccessPolicy(keys=True, hosts=hosts).values()["HOSTS"] == "1"
-
-
-def test_a_host_that_is_none() -> None:
-    with pytest.raises(ValueError, match="ALLOWED_HOSTS has 'a b'"):
-        AccessPolicy(hosts="a b").values()
 
 
 def test_the_inner_listener_asks_for_its_key(tmp_path: Path) -> None:

@@ -56,6 +56,13 @@ def said(*words: tuple[str, float, float]) -> list[TimedWord]:
     return [TimedWord(text, (begin, end)) for text, begin, end in words]
 
 
+def fox(*times: Span) -> list[TimedWord]:
+    """The words of FOX."""
+    return [
+        TimedWord(text, span) for text, span in zip(("The", "fox", "ran", "It", "hid"), times, strict=True)
+    ]
+
+
 FOX = piece(" The", " fox", " ran", ".", " It", ' "', "hid", '".')
 HEARD = heard(((0.2, 2.0), (4.0, 5.0)), 5.0)
 
@@ -72,10 +79,7 @@ HEARD = heard(((0.2, 2.0), (4.0, 5.0)), 5.0)
 )
 def test_a_segment_is_cut_at_a_pause(times: Spans) -> None:
     """Two seconds without a voice: two segments, each with its own words, tokens and probabilities."""
-    words = said(
-        *((text, *span) for text, span in zip(("The", "fox", "ran", "It", "hid"), times, strict=True))
-    )
-    (first, second), placed = cut([FOX], words, HEARD)
+    (first, second), placed = cut([FOX], fox(*times), HEARD)
     assert (first.text, second.text) == ("The fox ran.", 'It "hid".')
     assert first.span == (pytest.approx(0.18), pytest.approx(2.02, abs=0.21))
     assert second.span == (pytest.approx(3.98, abs=0.21), pytest.approx(5.02))
@@ -157,9 +161,7 @@ def test_a_segment_is_cut_at_a_rest_behind_a_sentence(
     wave = heard(((0.5, 4.0),)).wave
     wave[32_000 : 32_000 + int(rest * 16_000)] = 0.0
     between = 2.0 + rest if given == "before" else 2.0
-    words = said(
-        ("The", 0.5, 0.9), ("fox", 0.9, 1.4), ("ran", 1.4, between), ("It", between, 2.6), ("hid", 2.6, 4.0)
-    )
+    words = fox((0.5, 0.9), (0.9, 1.4), (1.4, between), (between, 2.6), (2.6, 4.0))
     found, placed = cut([long], words, Window(wave, 0.0, ((0.5, 4.0),)))
     assert [part.text for part in found] == texts
     assert [word.text for word in placed] == ["The", "fox", "ran", "It", "hid"]
@@ -216,21 +218,24 @@ def test_words_of_a_translation_do_not_move_their_segment() -> None:
 
 
 @pytest.mark.parametrize(
-    ("speech", "word", "span", "begin"),
+    ("speech", "end", "span", "begin"),
     [
-        (((0.0, 0.2), (0.9, 3.0)), (0.0, 0.96), (0.0, 3.0), 0.88),  # a click, or the end of what was before
-        (((0.0, 0.2), (1.9, 3.0)), (0.0, 1.96), (0.0, 3.0), 1.88),  # longer than a pause
-        (((0.0, 0.4), (0.9, 3.0)), (0.0, 0.96), (0.0, 3.0), 0.0),  # long enough for a word
-        (((0.0, 0.2), (0.9, 3.0)), (0.0, 0.88), (0.0, 3.0), 0.0),  # nor does it reach over the rest
+        (((0.0, 0.2), (0.9, 3.0)), 0.96, (0.0, 3.0), 0.88),  # a click, or the end of what was before
+        (((0.0, 0.2), (1.9, 3.0)), 1.96, (0.0, 3.0), 1.88),  # longer than a pause
+        (((0.0, 0.4), (0.9, 3.0)), 0.96, (0.0, 3.0), 0.0),  # long enough for a word
+        (((0.0, 0.2), (0.9, 3.0)), 0.88, (0.0, 3.0), 0.0),  # nor does it reach over the rest
+        (((0.0, 0.3), (0.5, 3.0)), 0.3, (0.5, 3.0), 0.0),  # spoken before the piece begins
+        (((0.0, 1.2), (1.5, 4.0)), 1.6, (1.5, 4.0), 0.0),  # too much for a click
     ],
 )
 def test_a_windows_first_word_begins_where_it_is_said(
-    speech: Spans, word: Span, span: Span, begin: float
+    speech: Spans, end: float, span: Span, begin: float
 ) -> None:
     """Alignment lets it begin with the window."""
-    words = said(("The", *word), ("fox", word[1], 2.0), ("ran", 2.0, 3.0))
+    behind = max(end, 0.5)
+    words = said(("The", 0.0, end), ("fox", behind, 2.0), ("ran", 2.0, span[1]))
     (found,), placed = cut([piece(" The", " fox", " ran", span=span)], words, heard(speech))
-    assert found.span == (pytest.approx(begin), pytest.approx(3.0))
+    assert found.span == (pytest.approx(begin), pytest.approx(span[1]))
     assert placed[0].span[0] == pytest.approx(begin, abs=0.03)
 
 
@@ -301,19 +306,6 @@ def test_other_times_of_a_model_do_not_count(
     assert all(word.span[0] < word.span[1] for word in placed)
 
 
-@pytest.mark.parametrize(
-    ("speech", "word", "span"),
-    [
-        (((0.0, 0.3), (0.5, 3.0)), (0.0, 0.3), (0.5, 3.0)),  # spoken before the piece begins
-        (((0.0, 1.2), (1.5, 4.0)), (0.0, 1.6), (1.5, 4.0)),  # too much for a click
-    ],
-)
-def test_a_windows_first_word_that_was_said_stays(speech: Spans, word: Span, span: Span) -> None:
-    words = said(("Oh", *word), ("fox", max(word[1], 0.5), span[1]))
-    (found,), placed = cut([piece(" Oh", " fox", span=span)], words, heard(speech))
-    assert found.span[0] == placed[0].span[0] == 0.0
-
-
 def test_a_segment_does_not_grow_over_speech_that_was_left_out() -> None:
     """Two seconds of it: what is found there later comes before the segment."""
     late = piece(" It", " hid", ".", span=(4.0, 6.0))
@@ -350,7 +342,7 @@ def test_a_short_first_word_is_no_silence() -> None:
 def test_what_was_left_out_of_a_window_is_a_pause() -> None:
     """20 s of silence that the model was not sent: times do not cross."""
     window = heard(((0.2, 2.0), (2.2, 5.0)), 0.0, ((2.1, 20.0),))
-    words = said(("The", 0.2, 0.5), ("fox", 0.5, 1.2), ("ran", 1.2, 2.0), ("It", 2.2, 3.0), ("hid", 3.0, 4.0))
+    words = fox((0.2, 0.5), (0.5, 1.2), (1.2, 2.0), (2.2, 3.0), (3.0, 4.0))
     (first, second), _ = cut([FOX], words, window)
     assert first.text == "The fox ran."
     assert first.span[1] <= second.span[0]
@@ -466,7 +458,7 @@ def test_a_transcript_has_the_parts() -> None:
     """Segments and words in seconds of the recording, log probabilities without timestamps, and as context
     each part with its own times.
     """
-    words = said(("The", 0.2, 0.5), ("fox", 0.5, 1.2), ("ran", 1.2, 3.9), ("It", 4.0, 4.4), ("hid", 4.5, 5.0))
+    words = fox((0.2, 0.5), (0.5, 1.2), (1.2, 3.9), (4.0, 4.4), (4.5, 5.0))
     options = replace(TIMED, words=True, log_probs=True)
     found = attempt_of(answer(FOX, words=words), HEARD, options, 0.0).transcript
     assert [segment.text for segment in found.segments] == ["The fox ran.", 'It "hid".']
@@ -483,7 +475,7 @@ def test_a_transcript_has_the_parts() -> None:
 
 def test_words_have_no_pauses() -> None:
     """Alignment gives them to the words next to them, at the beginning of a window too."""
-    words = said(("The", 0.0, 0.5), ("fox", 0.5, 1.2), ("ran", 1.2, 3.1), ("It", 3.1, 4.4), ("hid", 4.5, 6.0))
+    words = fox((0.0, 0.5), (0.5, 1.2), (1.2, 3.1), (3.1, 4.4), (4.5, 6.0))
     found = attempt_of(answer(FOX, words=words), HEARD, replace(TIMED, words=True), 0.0).transcript
     times = [(round(word.start - HEARD.start, 2), round(word.end - HEARD.start, 2)) for word in found.words]
     assert times == [(0.18, 0.5), (0.5, 1.2), (1.2, 2.02), (3.98, 4.4), (4.5, 5.02)]
@@ -491,7 +483,7 @@ def test_words_have_no_pauses() -> None:
 
 def test_translations_have_blanks() -> None:
     """Their text is English, whatever was spoken."""
-    words = said(("The", 0.2, 0.5), ("fox", 0.5, 1.2), ("ran", 1.2, 2.0), ("It", 4.0, 4.4), ("hid", 4.5, 5.0))
+    words = fox((0.2, 0.5), (0.5, 1.2), (1.2, 2.0), (4.0, 4.4), (4.5, 5.0))
     for task, blank in (("translate", " "), ("transcribe", "")):
         options = replace(TIMED, task=task, language="zh")
         found = attempt_of(answer(FOX, words=words), HEARD, options, 0.0).transcript

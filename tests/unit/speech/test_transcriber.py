@@ -129,8 +129,8 @@ def transcribe(
 
 def test_a_sure_answer_is_taken() -> None:
     """One request a window, three at once, in order: nobody goes on from one to the next."""
-    facade = Facade(lambda seconds, *_: (f"{seconds:.0f}", -0.1, False))
-    assert transcribe(facade, [5, 6, 7, 8, 9]).text == "5 6 7 8 9"
+    facade = Facade()
+    assert transcribe(facade, [5, 6, 7, 8, 9]).text == "5. 6. 7. 8. 9."
     assert len(facade.asked) == 5
     assert facade.most == 3
 
@@ -170,9 +170,8 @@ def test_a_window_that_loops_is_split(bad: Answer) -> None:
     """Loops and answers at the token limit are asked again in halves, whose words are put together
     in order.
     """
-    facade = Facade(lambda seconds, *_: bad if seconds > 15 else (f"{seconds:.0f}s", -0.1, False))
-    text = transcribe(facade, [28]).text
-    assert text.count("s") == 2
+    facade = Facade(lambda seconds, *_: bad if seconds > 15 else number(seconds))
+    assert transcribe(facade, [28]).text.count(".") == 2
     assert facade.asked[0][0] == 28
     assert sum(seconds for seconds, *_ in facade.asked[1:]) == pytest.approx(28, abs=0.1)
 
@@ -189,12 +188,9 @@ def test_a_text_that_ends_at_a_pause_goes_on() -> None:
     """Speech after the last segment is asked for again, from there on and alone; the words come in order,
     with the recording's times.
     """
-    facade = Facade(
-        lambda seconds, *_: (f"{seconds:.0f}s", -0.1, False),
-        reaches=lambda seconds: 0.25 if seconds == 20 else 1.0,
-    )
+    facade = Facade(reaches=lambda seconds: 0.25 if seconds == 20 else 1.0)
     found = transcribe(facade, [20], speech=((0.5, 4.5), (7.0, 12.0), (14.0, 19.0)))
-    assert found.text == "20s 12s"
+    assert found.text == "20. 12."
     assert [seconds for seconds, *_ in facade.asked] == [20, 12]
     assert [time for segment in found.segments for time in (segment.start, segment.end)] == pytest.approx(
         [0.5, 4.5, 7.0, 19.0], abs=0.05
@@ -302,9 +298,7 @@ def test_a_window_that_goes_on_ends_where_its_text_does() -> None:
         found = transcribe(facade, [20, 20, 10], options, ((0.0, 10.0),), goes_on=True)
         assert found.duration == pytest.approx(50)
         assert all(before.end <= after.start for before, after in pairwise(found.segments))
-        return [
-            (seconds, prompt.partition("<|startoftranscript|>")[0]) for seconds, _, prompt in facade.asked
-        ]
+        return [(one[0], before) for one, before in zip(facade.asked, facade.before(), strict=True)]
 
     assert asked(0.8) == [(30, ""), (26.27, "<|startofprev|><|0.00|> 30.<|24.00|>"), (26.27, "")]
     assert [seconds for seconds, _ in asked(0.1)] == [30, 27, 27, 20, 20]
@@ -421,13 +415,6 @@ def test_little_behind_the_last_text_is_no_window() -> None:
     assert transcribe(facade, [20, 12], CONTEXT, ((0.0, 7.3),), goes_on=True).text == "30."
 
 
-def test_each_window_has_its_language_when_asked() -> None:
-    """`multilingual` detects the language in every window."""
-    facade = Facade(lambda *_: ("hola", -0.1, False))
-    transcribe(facade, [5, 6, 7], replace(DETECTED, multilingual=True))
-    assert ["<|es|>" in prompt for *_, prompt in facade.asked] == [False] * 3
-
-
 def test_previous_text_goes_along() -> None:
     """With condition_on_previous_text windows wait for each other; without, the prompt belongs to the first
     alone.
@@ -441,11 +428,13 @@ def test_previous_text_goes_along() -> None:
     assert ["Once" in prompt for *_, prompt in plain.asked] == [True, False]
 
 
-def test_the_first_window_settles_the_language() -> None:
-    """Detection costs a second look, so it is done once."""
+@pytest.mark.parametrize(("multilingual", "known"), [(False, [False, True, True]), (True, [False] * 3)])
+def test_the_first_window_settles_the_language(multilingual: bool, known: list[bool]) -> None:
+    """Detection costs a second look, so it is done once, unless each window may have its own."""
     facade = Facade(lambda *_: ("hola", -0.1, False))
-    assert transcribe(facade, [5, 6], DETECTED).language == "es"
-    assert ["<|es|>" in prompt for *_, prompt in facade.asked] == [False, True]
+    options = replace(DETECTED, multilingual=multilingual)
+    assert transcribe(facade, [5, 6, 7], options).language == "es"
+    assert ["<|es|>" in prompt for *_, prompt in facade.asked] == known
 
 
 def test_words_that_are_there_already_are_not_written_twice() -> None:
