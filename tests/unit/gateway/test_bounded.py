@@ -5,36 +5,44 @@ from __future__ import annotations
 import time
 
 import pytest
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from conch.deployment import Pool
 from conch.errors import ApiError
 from gateway.realtime.connection import LARGEST_EVENT, parsed
 from gateway.text.schema import ChatRequest, CompletionRequest, check
 
+USER = {"role": "user", "content": "a"}
 POOL = Pool("mini", "gpt2", (0,), {}, positions=512)
 
 
 @pytest.mark.parametrize(
-    ("body", "says"),
+    ("form", "body", "says"),
     [
-        ({"logit_bias": {str(i): 1 for i in range(350_000)}}, "logit_bias has 350000 parts"),
-        ({"logit_bias": {f"x{i}": 1 for i in range(350_000)}}, "logit_bias has 350000 parts"),
-        ({f"unknown{i}": 1 for i in range(350_000)}, "fields"),
-        ({"stop": ["a"] * 100_000}, "stop has 100000 parts"),
+        (
+            CompletionRequest,
+            {"logit_bias": {str(i): 1 for i in range(350_000)}},
+            "logit_bias has 350000 parts",
+        ),
+        (
+            CompletionRequest,
+            {"logit_bias": {f"x{i}": 1 for i in range(350_000)}},
+            "logit_bias has 350000 parts",
+        ),
+        (CompletionRequest, {f"unknown{i}": 1 for i in range(350_000)}, "fields"),
+        (CompletionRequest, {"prompt": [1] * 100_000 + [None]}, "prompt.list"),
+        (CompletionRequest, {"bad_words": [None] * 100_000}, "bad_words has 100000 parts"),
+        *[(CompletionRequest, {"stop": [one] * 100_000}, "stop has 100000 parts") for one in ("a", 1)],
+        *[(ChatRequest, {"messages": [one] * 100_000}, "messages has 100000 parts") for one in (USER, {})],
     ],
 )
-def test_large_bodies_are_refused_at_once(body: dict[str, object], says: str) -> None:
+def test_large_bodies_are_refused_at_once(form: type[BaseModel], body: dict[str, object], says: str) -> None:
     """An error for each of a hundred thousand faults held the event loop for seconds."""
     started = time.monotonic()
-    with pytest.raises(ValidationError, match=says):
-        CompletionRequest.model_validate({"model": "m", "prompt": "a", **body})
+    with pytest.raises(ValidationError, match=says) as refused:
+        form.model_validate({"model": "m", "prompt": "a", **body})
     assert time.monotonic() - started < 1
-
-
-def test_many_messages_are_refused() -> None:
-    with pytest.raises(ValidationError, match="messages has 100000 parts"):
-        ChatRequest.model_validate({"model": "m", "messages": [{"role": "user", "content": "a"}] * 100_000})
+    assert refused.value.error_count() < 10
 
 
 @pytest.mark.parametrize(

@@ -207,9 +207,15 @@ def seeing(tmp_path: Path) -> Iterator[tuple[TestClient, FakeTriton]]:
         yield client, fake
 
 
+MINI = ("model", (None, "mini"))
+
+
+def linked(url: str, **more: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": url, **more}}
+
+
 def picture(*data: int) -> dict[str, Any]:
-    coded = base64.b64encode(bytes(data)).decode()
-    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{coded}", "detail": "auto"}}
+    return linked("data:image/png;base64," + base64.b64encode(bytes(data)).decode(), detail="auto")
 
 
 def test_pictures_and_texts_in_their_order(seeing: Any) -> None:
@@ -227,21 +233,12 @@ def test_pictures_and_texts_in_their_order(seeing: Any) -> None:
     [
         (["a", picture(0)], "input [1] is not a picture"),
         ([picture()], "input [0] is empty"),
-        ([{"type": "image_url", "image_url": {"url": "http://host/a.png"}}], "input [0] is a remote URL"),
-        (
-            [{"type": "image_url", "image_url": {"url": " data:;base64,AA"}}],
-            "input [0] is not a base64",
-        ),
-        (
-            [{"type": "image_url", "image_url": {"url": f"data:{'a' * 300};base64,AA"}}],
-            "is not a base64 data URL",
-        ),
-        ([{"type": "image_url", "image_url": {"url": "data:;base64,A"}}], "input [0]: its data URL is not"),
-        ([{"type": "image_url", "image_url": {"url": "data:;base64,===="}}], "input [0]"),
-        (
-            [{"type": "image_url", "image_url": {"url": "data:;base64,AAAA", "detail": "huge"}}],
-            "detail must be",
-        ),
+        ([linked("http://host/a.png")], "input [0] is a remote URL"),
+        ([linked(" data:;base64,AA")], "input [0] is not a base64"),
+        ([linked(f"data:{'a' * 300};base64,AA")], "is not a base64 data URL"),
+        ([linked("data:;base64,A")], "input [0]: its data URL is not"),
+        ([linked("data:;base64,====")], "input [0]"),
+        ([linked("data:;base64,AAAA", detail="huge")], "detail must be"),
         ([{"type": "image_url", "image_url": "data:;base64,AAAA"}], "input[0].image_url must be"),
         ([{"type": "audio"}], "input[0] must be a text, or an object whose type is text or image_url"),
         ([{"type": ["text"]}], "input[0] must be a text, or an object whose type is"),
@@ -270,7 +267,7 @@ def test_forms(seeing: Any) -> None:
     """Inputs in the order of the form, under either name; other fields as in JSON."""
     form = [
         ("input", (None, "ab")),
-        ("model", (None, "mini")),
+        MINI,
         ("file", ("a.png", b"\1\2", "image/png")),
         ("dimensions", (None, "2")),
         ("input", ("b.png", b"\3", "image/png")),
@@ -282,20 +279,15 @@ def test_forms(seeing: Any) -> None:
 @pytest.mark.parametrize(
     ("form", "status", "param", "sentence"),
     [
-        ([("model", (None, "mini"))], 400, "input", "is empty"),
+        ([MINI], 400, "input", "is empty"),
         ([("input", (None, "a"))], 400, "model", "is missing"),
-        ([("model", (None, "mini")), ("file", ("a", b""))], 400, "input", "input [0] is empty"),
-        ([("model", (None, "mini")), ("file", ("a", b"\0"))], 400, "input", "input [0] is not a picture"),
+        ([MINI, ("file", ("a", b""))], 400, "input", "input [0] is empty"),
+        ([MINI, ("file", ("a", b"\0"))], 400, "input", "input [0] is not a picture"),
         ([("model", (None, "plain")), ("file", ("a", b"\1"))], 400, "input", "input [0] is a picture"),
         ([("model", ("a", b"mini")), ("input", (None, "a"))], 400, "model", "model is a file"),
-        ([("model", (None, "mini"))] * 2, 400, "model", "twice"),
-        (
-            [("model", (None, "mini")), ("user", (None, "a")), ("pool", (None, "b"))],
-            400,
-            "pool",
-            "unknown field",
-        ),
-        ([("model", (None, "mini")), ("file", ("a", b"\1" * 6000))], 413, "input", "exceeds 5000 bytes"),
+        ([MINI] * 2, 400, "model", "twice"),
+        ([MINI, ("user", (None, "a")), ("pool", (None, "b"))], 400, "pool", "unknown field"),
+        ([MINI, ("file", ("a", b"\1" * 6000))], 413, "input", "exceeds 5000 bytes"),
     ],
 )
 def test_forms_that_are_refused(seeing: Any, form: Any, status: int, param: str, sentence: str) -> None:

@@ -13,6 +13,8 @@ from conch.deployment import Pool
 
 from .application import application
 
+FORM = "application/x-www-form-urlencoded"  # what curl -d says without a header
+
 
 class Silent:
     """A Triton that nobody asks."""
@@ -77,18 +79,23 @@ def test_a_path_that_is_not_here_says_what_was_meant(gateway: TestClient, path: 
     [
         ('{"model": "ä"}'.encode("latin-1"), {}, 400, "encode it as UTF-8"),
         (b"{", {}, 400, "is not valid JSON"),
+        (b"[" * 100_000, {}, 400, "JSON"),
+        (b"null", {}, 400, "the body must be a JSON object"),
+        (b"", {}, 400, "the body is missing"),
+        (b'{"model": "a"}', {"content-type": "text/plain"}, 400, "Content-Type: application/json"),
+        (b'{"model": "a"}', {"content-type": FORM}, 400, "Content-Type: application/json"),
         (b"\x1f\x8b", {"content-encoding": "gzip"}, 415, "send it uncompressed"),
     ],
 )
 def test_bodies_that_cannot_be_read(
     gateway: TestClient, body: bytes, headers: dict[str, str], status: int, said: str
 ) -> None:
-    answer = gateway.post(
-        "/v1/chat/completions", content=body, headers={"content-type": "application/json", **headers}
-    )
-    assert answer.status_code == status
-    assert said in answer.json()["error"]["message"]
-    assert answer.json()["error"]["code"]
+    for path in ("/v1/chat/completions", "/v1/completions"):
+        answer = gateway.post(path, content=body, headers={"content-type": "application/json", **headers})
+        error = answer.json()["error"]
+        assert (answer.status_code, set(error)) == (status, {"message", "type", "param", "code"})
+        assert said in error["message"]
+        assert error["code"]
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fastapi.testclient import TestClient
 
-from conch.deployment import Deployment, Instance, Pool
-from gateway.app import create_app
-from gateway.settings import Settings
+from conch.deployment import Pool
 from gateway.tracing import taken
 from tests.fakes.collector import Span, collector
+
+from .application import application
 
 EXEMPLAR = re.compile(r'# \{trace_id="(\w+)"\}')
 TRACE, PARENT = "0" * 31 + "7", "00000000000000ff"
@@ -47,13 +46,10 @@ def asked(
     folder: Path, headers: dict[str, str], sampled: float, behind: Behind, path: str = "/v1/completions"
 ) -> list[Span]:
     """The spans of one request."""
-    instance = Instance(0, "mini", "gpt2", str(folder), (0,), "a:1", "a:2")
     pool = Pool("mini", "gpt2", (0,), capabilities=frozenset({"completion"}), positions=64)
-    Deployment((instance,), (pool,)).save(folder / "deployment.json")
     with collector() as told:
-        settings: Any = {"deployment": folder / "deployment.json", "traces_sampled": sampled}
-        app = create_app(Settings(**settings, traces_url=told.url))
-        with TestClient(app, raise_server_exceptions=False) as client:
+        settings: Any = {"traces_sampled": sampled, "traces_url": told.url}
+        with application(folder, pool, triton=None, **settings) as client:
             client.app_state["services"].triton.http = behind
             body = {"model": "mini", "prompt": "secret words", "stream": True}
             client.request("POST" if path.startswith("/v1") else "GET", path, json=body, headers=headers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import numpy as np
@@ -13,6 +13,7 @@ from conch.deployment import Pool
 from conch.errors import ApiError
 from gateway.triton import Triton, events
 
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 POOL = Pool("mini", "whisper", (0,), {})
 ANSWER = (
     b'{"model_name":"m","model_version":"1",'
@@ -21,7 +22,17 @@ ANSWER = (
 
 
 @asynccontextmanager
-async def nginx(answers_per_connection: int) -> AsyncIterator[tuple[str, list[int]]]:
+async def asking(serve: Serve, seconds: float = 5) -> AsyncIterator[Triton]:
+    """The gateway's side of a server whose connections `serve` gets."""
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        triton = Triton(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", {}, seconds=seconds)
+        yield triton
+        await triton.close()
+
+
+@asynccontextmanager
+async def nginx(answers_per_connection: int) -> AsyncIterator[tuple[Triton, list[int]]]:
     """An HTTP server that promises to keep connections and drops each, without a word, at the request after
     `answers_per_connection`.
     """
@@ -44,9 +55,8 @@ async def nginx(answers_per_connection: int) -> AsyncIterator[tuple[str, list[in
                 await writer.drain()
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", requests
+    async with asking(serve) as triton:
+        yield triton, requests
 
 
 async def ask(triton: Triton) -> int:
@@ -55,21 +65,17 @@ async def ask(triton: Triton) -> int:
 
 async def test_a_kept_connection_that_nginx_closes_loses_nothing() -> None:
     """What a reload of nginx does to idle connections while a request is on its way."""
-    async with nginx(answers_per_connection=1) as (url, requests):
-        triton = Triton(url, {}, seconds=5)
+    async with nginx(answers_per_connection=1) as (triton, requests):
         assert [await ask(triton) for _ in range(3)] == [7, 7, 7]
         assert requests == [0, 1, 0, 1, 0], "each connection was tried again, then replaced"
-        await triton.close()
 
 
 async def test_who_never_answers_is_asked_twice() -> None:
-    async with nginx(answers_per_connection=0) as (url, requests):
-        triton = Triton(url, {}, seconds=5)
+    async with nginx(answers_per_connection=0) as (triton, requests):
         with pytest.raises(ApiError) as caught:
             await ask(triton)
         assert caught.value.status == 503
         assert len(requests) == 2
-        await triton.close()
 
 
 async def test_responses_of_a_stream_in_any_pieces() -> None:
@@ -100,9 +106,7 @@ async def test_a_stream_that_stops_is_a_timeout(said: bytes) -> None:
         gone.set()
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        triton = Triton(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", {}, seconds=0.2)
+    async with asking(serve, seconds=0.2) as triton:
         with pytest.raises(ApiError) as caught:
             _ = [one async for one in triton.stream(POOL, "m", {}, "id")]
         assert caught.value.status == 504
@@ -123,9 +127,7 @@ async def test_an_error_in_a_stream_is_the_servers_once_it_has_begun(
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + before + b'data: {"error": "what happened"}\n\n')
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        triton = Triton(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", {}, seconds=5)
+    async with asking(serve) as triton:
         with pytest.raises(ApiError) as caught:
             _ = [one async for one in triton.stream(POOL, "m", {}, "id")]
         assert (str(caught.value), caught.value.status, caught.value.code) == ("what happened", status, code)
@@ -148,21 +150,16 @@ async def test_a_model_with_all_rows_taken_is_ready(
                 writer.write(b"HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n" % status)
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        triton = Triton(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", {}, seconds=5)
+    async with asking(serve) as triton:
         pool = Pool("mini", "whisper", (0,), {"model": "m", "inputs": {}})
         assert await triton.ready(pool) is ready
-        await triton.close()
 
 
 async def test_a_connection_that_was_idle_for_long_is_not_used() -> None:
     """nginx may be on another host by then."""
-    async with nginx(answers_per_connection=9) as (url, requests):
-        triton = Triton(url, {}, seconds=5)
+    async with nginx(answers_per_connection=9) as (triton, requests):
         assert [await ask(triton) for _ in range(2)] == [7, 7]
         triton.http.idle_seconds = 0
         assert await ask(triton) == 7
         assert requests == [0, 1, 0]
         assert len(triton.http.idle) == 1
-        await triton.close()

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conch.bundle import EngineFacts
 from serving.engine.answers import Answers, WantedOutputs
 from serving.engine.collected import Collected
 from serving.engine.jobs import Job
@@ -105,9 +104,6 @@ def test_a_word_that_cannot_be_written_stops_nothing() -> None:
     tokenizer = TOKENIZERS["t5"]
     assert tokenizer.unknown in tokenizer.ids("日", special=False)
     assert tokenizer.spellings("日") == []
-
-
-FACTS = EngineFacts("gpt2", 64, 50, 49, layers=2, heads=2, head_width=8)
 
 
 def answers(stop: tuple[tuple[int, ...], ...]) -> Answers:
