@@ -23,37 +23,33 @@ def slow_warp(cost: np.ndarray) -> float:
     return float(total[n, m])
 
 
+def path(cost: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Corner to corner, one step at a time."""
+    rows, columns = warp(cost)
+    assert (rows[0], columns[0], rows[-1], columns[-1]) == (0, 0, cost.shape[0] - 1, cost.shape[1] - 1)
+    assert set(zip(np.diff(rows), np.diff(columns), strict=True)) <= {(0, 1), (1, 0), (1, 1)}
+    return rows, columns
+
+
+def medians(weights: np.ndarray) -> np.ndarray:
+    """Numpy's own of seven, reflected at the ends."""
+    padded = np.pad(weights, ((0, 0), (0, 0), (3, 3)), mode="reflect")
+    return np.median(sliding_window_view(padded, 7, axis=-1), axis=-1)
+
+
 @pytest.mark.parametrize("shape", [(1, 1), (1, 9), (9, 1), (5, 40), (40, 5), (30, 30)])
 def test_the_path_is_the_cheapest(shape: tuple[int, int]) -> None:
-    """A row at once finds what the double loop finds: corner to corner, one step at a time."""
+    """A row at once finds what the double loop finds; costs that are no numbers have a path, whichever."""
     cost = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
-    rows, columns = warp(cost)
-    assert (rows[0], columns[0], rows[-1], columns[-1]) == (0, 0, shape[0] - 1, shape[1] - 1)
-    assert set(zip(np.diff(rows), np.diff(columns), strict=True)) <= {(0, 1), (1, 0), (1, 1)}
-    assert cost[rows, columns].sum() == pytest.approx(slow_warp(cost), abs=1e-3)
-
-
-@pytest.mark.parametrize("shape", [(1, 9), (9, 1), (5, 40)])
-def test_costs_that_are_no_numbers_have_a_path(shape: tuple[int, int]) -> None:
-    """Corner to corner, whichever."""
-    rows, columns = warp(np.full(shape, np.nan, np.float32))
-    assert (rows[0], columns[0], rows[-1], columns[-1]) == (0, 0, shape[0] - 1, shape[1] - 1)
-    assert set(zip(np.diff(rows), np.diff(columns), strict=True)) <= {(0, 1), (1, 0), (1, 1)}
+    assert cost[path(cost)].sum() == pytest.approx(slow_warp(cost), abs=1e-3)
+    path(np.full(shape, np.nan, np.float32))
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 7, 50])
 def test_smoothing_is_a_median_of_seven(size: int) -> None:
     """As numpy's own, reflected at the ends; too short a row stays as it is."""
     weights = np.random.default_rng(2).random((2, 3, size)).astype(np.float32)
-    wanted = (
-        weights
-        if size <= 3
-        else np.median(
-            sliding_window_view(np.pad(weights, ((0, 0), (0, 0), (3, 3)), mode="reflect"), 7, axis=-1),
-            axis=-1,
-        )
-    )
-    assert np.array_equal(smooth(weights), wanted)
+    assert np.array_equal(smooth(weights), weights if size <= 3 else medians(weights))
 
 
 def test_tokens_begin_where_the_decoder_looked() -> None:
@@ -78,10 +74,7 @@ def test_the_formula_is_openais() -> None:
     whole = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
     weights = np.exp(scores[:, :, :frames]) / np.exp(scores[:, :, :frames]).sum(-1, keepdims=True)
     weights = (weights - weights.mean(-2, keepdims=True)) / weights.std(-2, keepdims=True)
-    weights = np.median(
-        sliding_window_view(np.pad(weights, ((0, 0), (0, 0), (3, 3)), mode="reflect"), 7, axis=-1), axis=-1
-    )
-    rows, columns = warp(-weights.mean(0)[head:-1].astype(np.float32))
+    rows, columns = warp(-medians(weights).mean(0)[head:-1].astype(np.float32))
     jumps = np.pad(np.diff(rows), (1, 0), constant_values=1).astype(bool)
     assert (
         np.abs(token_starts(whole.astype(np.float16), frames, slice(head, -1)) - columns[jumps] / 50).max()

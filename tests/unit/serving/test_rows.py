@@ -21,6 +21,7 @@ from serving.triton.rows import (
     started,
 )
 
+BOTH = [[0.5], [0.5]]
 IDS = np.array([[5, 6, 7], [8, 9, 0]], np.int32)
 
 
@@ -81,36 +82,30 @@ def test_a_length_that_the_row_does_not_have_is_refused(length: int) -> None:
         split({"input_ids": IDS, "input_lengths": np.array([[3], [length]], np.int32)})
 
 
-def asked(**given: Any) -> dict[str, Any]:
-    """`greedy_at_zero` with lists on both sides."""
-    return {
-        name: array.tolist()
-        for name, array in greedy_at_zero({name: np.array(value) for name, value in given.items()}).items()
-    }
-
-
-def test_temperature_zero_is_top_k_1() -> None:
-    """Without temperature and top_p, with which TensorRT-LLM would draw; a seed stays."""
-    assert asked(temperature=[[0.0]], runtime_top_p=[[0.9]], seed=[[3]]) == {
-        "seed": [[3]],
-        "runtime_top_k": [[1]],
-    }
-    assert asked(temperature=[[0.5]], runtime_top_p=[[0.5]]) == {
-        "temperature": [[0.5]],
-        "runtime_top_p": [[0.5]],
-    }
-    assert asked(seed=[[3]]) == {"seed": [[3]]}
-
-
-def test_temperature_zero_in_one_row_of_two() -> None:
-    """Each row keeps its own choice; top_k 0 is "all" in the row that draws."""
-    found = asked(temperature=[[0.0], [2.0]], runtime_top_p=[[0.5], [0.5]])
-    assert found == {
-        "temperature": [[1.0], [2.0]],
-        "runtime_top_p": [[0.5], [0.5]],
-        "runtime_top_k": [[1], [0]],
-    }
-    assert asked(temperature=[[0.0], [2.0]], runtime_top_k=[[7], [8]])["runtime_top_k"] == [[1], [8]]
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (
+            {"temperature": [[0.0]], "runtime_top_p": [[0.9]], "seed": [[3]]},
+            {"seed": [[3]], "runtime_top_k": [[1]]},
+        ),
+        *[(same, same) for same in ({"temperature": [[0.5]], "runtime_top_p": [[0.5]]}, {"seed": [[3]]})],
+        (
+            {"temperature": [[0.0], [2.0]], "runtime_top_p": BOTH},
+            {"temperature": [[1.0], [2.0]], "runtime_top_p": BOTH, "runtime_top_k": [[1], [0]]},
+        ),
+        (
+            {"temperature": [[0.0], [2.0]], "runtime_top_k": [[7], [8]]},
+            {"temperature": [[1.0], [2.0]], "runtime_top_k": [[1], [8]]},
+        ),
+    ],
+)
+def test_temperature_zero_is_top_k_1(given: dict[str, Any], found: dict[str, Any]) -> None:
+    """Without temperature and top_p, with which TensorRT-LLM would draw; a seed stays. Of two rows each keeps
+    its own choice; top_k 0 is "all" in the row that draws.
+    """
+    made = greedy_at_zero({name: np.array(value) for name, value in given.items()})
+    assert {name: array.tolist() for name, array in made.items()} == found
 
 
 def test_a_decoder_starts_as_its_model_does() -> None:

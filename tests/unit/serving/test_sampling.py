@@ -23,12 +23,19 @@ def options(**changes: object) -> Sampling:
     return Sampling(**{"max_tokens": 5, "end_id": END, **changes})  # type: ignore[arg-type]
 
 
-def test_repetition_penalty_counts_the_prompt() -> None:
+@pytest.mark.parametrize(
+    ("logits", "prompt", "found"),
+    [
+        ([2.0, -2.0, 1.0, 0.0, 0.0], [0, 1], [1.0, -4.0, 1.0, 0.0, 0.0]),
+        ([1.0, 2.0, -1.0], [1, 3, 400], [1.0, 1.0, -1.0]),  # rows of a prompt table are no words
+    ],
+)
+def test_repetition_penalty_counts_the_prompt(
+    logits: list[float], prompt: list[int], found: list[float]
+) -> None:
     """Positive logits are divided, negative ones multiplied (Keskar et al. 2019)."""
-    out = processed(
-        np.array([2.0, -2.0, 1.0, 0.0, 0.0], np.float32), [0, 1], [], options(repetition_penalty=2.0)
-    )
-    assert out.tolist() == [1.0, -4.0, 1.0, 0.0, 0.0]
+    chosen = options(repetition_penalty=2.0)
+    assert processed(np.array(logits, np.float32), prompt, [], chosen).tolist() == found
 
 
 def test_presence_and_frequency_count_what_was_generated() -> None:
@@ -53,6 +60,8 @@ def test_stop_word_and_min_tokens() -> None:
     assert single.advance(scores(LOGITS)) == []
     assert processed(LOGITS, [], [1], options(min_tokens=2))[END] < -1e8
     assert processed(LOGITS, [], [1, 1], options(min_tokens=2))[END] == LOGITS[END]
+    none = processed(LOGITS, [], [], options(end_id=-1, min_tokens=2))
+    assert none.tolist() == LOGITS.tolist(), "an end id of -1 is no token, least of all the last"
 
 
 @pytest.mark.parametrize(
@@ -133,10 +142,3 @@ def test_the_highest_are_found_in_order(size: int) -> None:
     assert highest(values, 10).tolist() == np.argsort(-values, kind="stable")[:10].tolist()
     values[:] = 0
     assert highest(values, 10).tolist() == list(range(10))
-
-
-def test_rows_of_a_prompt_table_are_no_words() -> None:
-    """The repetition penalty counts a prompt's ids of the vocabulary; those beyond stand for embeddings."""
-    logits = np.array([1.0, 2.0, -1.0], np.float32)
-    found = processed(logits, [1, 3, 400], [], Sampling(max_tokens=1, end_id=0, repetition_penalty=2.0))
-    assert found.tolist() == [1.0, 1.0, -1.0]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from serving.engine.answers import Answers, WantedOutputs
 from serving.engine.collected import Collected
 from serving.engine.jobs import Job
-from serving.engine.sampling import Hypothesis, Sampling, processed
+from serving.engine.sampling import Hypothesis, Sampling
 from serving.errors import BadRequest
 from serving.text.tokens import NO_END, GrowingText, TextTokenizer
 from serving.triton.rows import refuse_samples
@@ -149,13 +149,6 @@ def test_held_back_or_not_nothing_is_lost(tokens: list[int], stop: list[list[int
         if best.finished:
             break
     assert [token for piece in play(tokens, words) for token in piece] == list(best.ids)
-
-
-def test_without_an_end_id_min_tokens_bans_nothing() -> None:
-    """end_id=-1 is no token, least of all the last."""
-    logits = np.zeros(50, np.float32)
-    assert processed(logits, [], [], Sampling(5, -1, min_tokens=3)).min() == 0
-    assert processed(logits, [], [], Sampling(5, 49, min_tokens=3))[49] < -1e8
 
 
 def test_samples_in_one_request_are_refused() -> None:
