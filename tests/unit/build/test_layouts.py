@@ -26,7 +26,7 @@ from build.checkpoints import whisper
 from build.commands import route, work
 from build.download import FetchError, require_space
 from build.layouts.ctranslate2 import BadCheckpoint, convert, read
-from build.layouts.whisper import openai_file, to_huggingface, to_openai, write_huggingface
+from build.layouts.whisper import openai_file, write_huggingface
 from build.plan import Places
 from build.recipes import Layout, load_recipe
 from build.targets.trtllm.facts import write
@@ -39,6 +39,14 @@ from ..conftest import MINIATURE, ROOT
 pytestmark = pytest.mark.long
 
 
+def same_model(made: Path) -> None:
+    """The configuration and the vocabulary are the miniature's."""
+    old, new = (json.loads((folder / "config.json").read_text()) for folder in (MINIATURE, made))
+    assert {key: old[key] for key in new} == new
+    old, new = (Tokenizer.from_file(str(folder / "tokenizer.json")) for folder in (MINIATURE, made))
+    assert old.get_vocab() == new.get_vocab()
+
+
 def test_there_and_back_again(tmp_path: Path) -> None:
     """Hugging Face to OpenAI and back: the same tensors under the same names, the same vocabulary, a
     configuration of the same shape.
@@ -47,12 +55,7 @@ def test_there_and_back_again(tmp_path: Path) -> None:
     before, after = load_file(MINIATURE / "model.safetensors"), load_file(tmp_path / "model.safetensors")
     assert set(before) == set(after)
     assert all(torch.equal(before[name].half(), after[name]) for name in before)
-    old, new = (json.loads((folder / "config.json").read_text()) for folder in (MINIATURE, tmp_path))
-    assert {key: old[key] for key in new} == new
-    vocabularies = [
-        Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab() for folder in (MINIATURE, tmp_path)
-    ]
-    assert vocabularies[0] == vocabularies[1]
+    same_model(tmp_path)
 
 
 @pytest.mark.parametrize("quantization", ["float16", "int8"])
@@ -76,12 +79,7 @@ def test_ctranslate2_to_hugging_face(tmp_path: Path, quantization: str) -> None:
             rows = wanted.float().flatten(1)
             step = rows.abs().amax(1, keepdim=True) / 127
             assert ((tensor.float().flatten(1) - rows).abs() <= 0.51 * step + 1e-3).all(), name
-    old, new = (json.loads((folder / "config.json").read_text()) for folder in (MINIATURE, made))
-    assert {key: old[key] for key in new} == new
-    assert (
-        Tokenizer.from_file(str(made / "tokenizer.json")).get_vocab()
-        == Tokenizer.from_file(str(MINIATURE / "tokenizer.json")).get_vocab()
-    )
+    same_model(made)
 
 
 def test_a_damaged_ctranslate2_file_is_a_sentence(tmp_path: Path) -> None:
@@ -92,12 +90,6 @@ def test_a_damaged_ctranslate2_file_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "model.bin").write_bytes(b"\x06\0\0\0\x10\0TransformerSpec\0\x03\0\0\0")
     with pytest.raises(BadCheckpoint, match="only WhisperSpec in format 6 can be read"):
         read(tmp_path / "model.bin")
-
-
-def test_names_are_inverse() -> None:
-    """Every tensor's name survives both ways."""
-    for name in load_file(MINIATURE / "model.safetensors"):
-        assert to_huggingface(to_openai(name)) == name
 
 
 def test_what_is_not_spoken() -> None:
@@ -210,58 +202,38 @@ def test_space_is_asked_for_first(tmp_path: Path) -> None:
     require_space(tmp_path, 1, "downloading x")
 
 
-def engine_folder(folder: Path, **halves: dict[str, object]) -> Path:
-    for name, limits in halves.items():
-        (folder / name).mkdir(parents=True)
-        config = {
-            "build_config": limits,
-            "pretrained_config": {"vocab_size": 100, "n_mels": 80, "max_position_embeddings": 1500},
-        }
-        (folder / name / "config.json").write_text(json.dumps(config))
-    return folder
+def facts_of(folder: Path, source: dict[str, object], **halves: int) -> dict[str, object]:
+    """What façades read of an engine from this config.json, whose halves have such limits."""
+    for place, limit in {"source": 0, **halves}.items():
+        (folder / place).mkdir(parents=True)
+        sizes = {"vocab_size": 100, "n_mels": 80, "max_position_embeddings": 1500}
+        limits = {"max_input_len" if place.endswith("encoder") else "max_seq_len": limit}
+        config = {"build_config": limits, "pretrained_config": sizes} if limit else source
+        (folder / place / "config.json").write_text(json.dumps(config))
+    write(str(source["model_type"]), folder / "source", folder / "engine")
+    found: dict[str, object] = json.loads((folder / "engine/engine.json").read_text())
+    return found
 
 
 def test_facts_of_bart(tmp_path: Path) -> None:
     """The decoder begins with two ids, the second of which is always generated first; learnt positions
     bound both sides.
     """
-    source, engine = (
-        tmp_path / "source",
-        engine_folder(tmp_path / "engine", encoder={"max_input_len": 1024}, decoder={"max_seq_len": 1024}),
-    )
-    source.mkdir()
-    config = {
-        "model_type": "bart",
-        "eos_token_id": 2,
-        "pad_token_id": 1,
-        "decoder_start_token_id": 2,
-        "forced_bos_token_id": 0,
-        "max_position_embeddings": 256,
-    }
-    (source / "config.json").write_text(json.dumps(config))
-    write("bart", source, engine)
-    facts = json.loads((engine / "engine.json").read_text())
-    assert (
-        facts["decoder_start"],
-        facts["encoder_positions"],
-        facts["positions"],
-        facts["end_id"],
-        facts["pad_id"],
-    ) == ([2, 0], 256, 256, 2, 1)
+    ids = {"eos_token_id": 2, "pad_token_id": 1, "decoder_start_token_id": 2, "forced_bos_token_id": 0}
+    config = {"model_type": "bart", **ids, "max_position_embeddings": 256}
+    facts = facts_of(tmp_path, config, **{"engine/encoder": 1024, "engine/decoder": 1024})
+    wanted = {"decoder_start": [2, 0], "encoder_positions": 256, "positions": 256, "end_id": 2, "pad_id": 1}
+    assert {name: facts[name] for name in wanted} == wanted
 
 
 def test_facts_replace_files(tmp_path: Path) -> None:
     """The old file may be linked into another bundle: it keeps its words."""
-    source, engine = tmp_path / "source", engine_folder(tmp_path / "engine", decoder={"max_seq_len": 64})
-    source.mkdir()
-    (source / "config.json").write_text(
-        json.dumps({"model_type": "gpt2", "eos_token_id": 9, "n_positions": 32})
-    )
-    (engine / "engine.json").write_text("old")
-    (tmp_path / "other").hardlink_to(engine / "engine.json")
-    write("gpt2", source, engine)
+    (tmp_path / "engine").mkdir()
+    (tmp_path / "engine/engine.json").write_text("old")
+    (tmp_path / "other").hardlink_to(tmp_path / "engine/engine.json")
+    config = {"model_type": "gpt2", "eos_token_id": 9, "n_positions": 32}
+    facts = facts_of(tmp_path, config, **{"engine/decoder": 64})
     assert (tmp_path / "other").read_text() == "old"
-    facts = json.loads((engine / "engine.json").read_text())
     assert (facts["positions"], facts["pad_id"], facts["encoder_positions"]) == (32, 9, 0)
 
 

@@ -29,8 +29,10 @@ FILES = {"config.json": b'{"model_type": "whisper"}', "model.safetensors": BLOB,
 
 
 @pytest.fixture
-def hub() -> Iterator[Hub]:
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """Where HF_ENDPOINT leads."""
     with serving({"owner/name": FILES}, BLOB) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
         yield hub
 
 
@@ -63,7 +65,6 @@ def test_hub_resolves_the_branch_once(hub: Hub, tmp_path: Path, monkeypatch: pyt
     """HF_ENDPOINT is honoured; the branch becomes a commit in catalog.lock; only wanted files come; the
     second fetch asks nobody.
     """
-    monkeypatch.setenv("HF_ENDPOINT", hub.url)
     assert pinned(model(), Lock(tmp_path / "catalog.lock")) is None
     weights = fetch(model(), ["config.json", "model*.safetensors*"], tmp_path)
     assert (weights.folder / "model.safetensors").read_bytes() == BLOB
@@ -87,7 +88,6 @@ def test_a_cache_of_the_hub_is_copied_from(
     snapshot = cache / "models--owner--name" / "snapshots" / COMMIT
     snapshot.mkdir(parents=True)
     (snapshot / "model.safetensors").write_bytes(BLOB)
-    monkeypatch.setenv("HF_ENDPOINT", hub.url)
     monkeypatch.setenv("CONCH_HF_CACHE", str(cache) if names_it else "/dev/null")
     weights = fetch(model(), ["config.json", "model*.safetensors*"], tmp_path / "weights")
     assert (weights.folder / "model.safetensors").read_bytes() == BLOB
@@ -96,9 +96,8 @@ def test_a_cache_of_the_hub_is_copied_from(
     assert sorted(path.name for path in cache.iterdir()) == ["models--owner--name"]
 
 
-def test_damaged_hub_file_is_removed(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_hub_file_is_removed(hub: Hub, tmp_path: Path) -> None:
     """Bytes that differ from the hub's own hash are never used."""
-    monkeypatch.setenv("HF_ENDPOINT", hub.url)
     hub.damage = True
     with pytest.raises(FetchError, match=r"model\.safetensors arrived damaged"):
         fetch(model(), ["model*.safetensors*"], tmp_path)
@@ -112,13 +111,11 @@ def test_unreachable_hub_is_a_sentence(tmp_path: Path, monkeypatch: pytest.Monke
         fetch(model(), ["config.json"], tmp_path)
 
 
-def test_another_revision_is_not_taken_silently(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("hub")
+def test_another_revision_is_not_taken_silently(tmp_path: Path) -> None:
     """When the catalog asks for another revision than the lock was made for, nothing counts as built, and the
     fetch says what to do.
     """
-    monkeypatch.setenv("HF_ENDPOINT", hub.url)
     fetch(model(), ["config.json"], tmp_path)
     moved = Model("hubbed", "whisper", "hf:owner/name", "MIT", revision="v2")
     assert pinned(moved, Lock(tmp_path / "catalog.lock")) is None

@@ -36,13 +36,8 @@ class Triton:
     TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
 
     def __init__(self, answers: list[Response], gone_after: int = 99) -> None:
-        self.left, self.asked, self.sent, self.gone_after = (
-            iter(answers),
-            list[Any](),
-            list[Any](),
-            gone_after,
-        )
-        self.Tensor = Tensor
+        self.left, self.gone_after, self.Tensor = iter(answers), gone_after, Tensor
+        self.asked, self.sent = list[Any](), list[Any]()
 
     def InferenceRequest(self, **given: Any) -> Any:  # noqa: N802
         self.asked.append((given["model_name"], given["request_id"], given["requested_output_names"]))

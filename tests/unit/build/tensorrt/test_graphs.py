@@ -103,6 +103,12 @@ def graph(kind: str, folder: Path, dtype: torch.dtype) -> graphs.Graph:
     return graphs.texts("text", lowered, whole.shape.vocabulary, whole.shape.dimensions)
 
 
+def picture_graph(whole: clip.Clip, dtype: torch.dtype) -> graphs.Graph:
+    """The graph of its encoder of pictures."""
+    encoder = graphs.lowered(whole.picture, dtype)
+    return graphs.pictures("image", encoder, whole.shape.size, whole.shape.dimensions, dtype)
+
+
 def made_texts(kind: str, factory: pytest.TempPathFactory) -> Made:
     """An encoder of texts in float16 and float32."""
     if kind in BERTS:
@@ -146,16 +152,21 @@ def rows(made: Made, count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]
     return torch.from_numpy(ids), torch.from_numpy(mask)
 
 
-@pytest.mark.parametrize("count", [1, 3, 64])
-def test_texts(texts: Made, count: int) -> None:
-    """In float32 the network's numbers, in float16 nearly transformers', of any batch and length."""
-    ids, mask = rows(texts, count, count)
-    expected = texts.ours(ids, mask).numpy()
-    np.testing.assert_allclose(texts.computed(torch.float32, ids, mask), expected, atol=2e-5)
-    half = texts.computed(torch.float16, ids, mask)
+def near(made: Made, *inputs: torch.Tensor) -> None:
+    """In float32 the network's numbers, in float16 nearly those and transformers'."""
+    expected = made.ours(*inputs).numpy()
+    np.testing.assert_allclose(made.computed(torch.float32, *inputs), expected, atol=2e-5)
+    half = made.computed(torch.float16, *inputs)
     assert half.dtype == np.float32
     assert (half * expected).sum(1).min() >= 0.999
-    assert (half * texts.theirs(ids.long(), mask.long()).numpy()).sum(1).min() >= 0.999
+    wide = (one if one.is_floating_point() else one.long() for one in inputs)
+    assert (half * made.theirs(*wide).numpy()).sum(1).min() >= 0.999
+
+
+@pytest.mark.parametrize("count", [1, 3, 64])
+def test_texts(texts: Made, count: int) -> None:
+    """Of any batch and length."""
+    near(texts, *rows(texts, count, count))
 
 
 def test_padding_changes_nothing(texts: Made) -> None:
@@ -183,11 +194,7 @@ def test_ids_that_there_are_not(texts: Made) -> None:
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """The miniature's encoder of pictures."""
     model = CLIPModel.from_pretrained(test_clip.MINI).eval()
-    made = []
-    for dtype in PRECISIONS:
-        whole = clip.load(test_clip.MINI)
-        encoder, shape = graphs.lowered(whole.picture, dtype), whole.shape
-        made.append(graphs.pictures("image", encoder, shape.size, shape.dimensions, dtype))
+    made = [picture_graph(clip.load(test_clip.MINI), dtype) for dtype in PRECISIONS]
     folder = tmp_path_factory.mktemp("graphs")
     return Made(made, folder, lambda pixels: normalized(model.get_image_features(pixel_values=pixels)))
 
@@ -195,12 +202,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Made:
 @pytest.mark.parametrize("count", [1, 3, 64])
 def test_pictures(pictures: Made, count: int) -> None:
     torch.manual_seed(count)
-    pixels = torch.randn(count, 3, 96, 96)
-    expected = pictures.ours(pixels).numpy()
-    np.testing.assert_allclose(pictures.computed(torch.float32, pixels), expected, atol=2e-5)
-    half = pictures.computed(torch.float16, pixels)
-    assert (half * expected).sum(1).min() >= 0.999
-    assert (half * pictures.theirs(pixels).numpy()).sum(1).min() >= 0.999
+    near(pictures, torch.randn(count, 3, 96, 96))
 
 
 def test_weights_beyond_half_precision() -> None:

@@ -15,14 +15,14 @@ import tensorrt_rtx_bindings as rtx
 import torch
 from onnx import TensorProto, helper
 
-from build.checkpoints import clip, minilm
+from build.checkpoints import clip
 from build.targets.tensorrt import graphs
 from build.targets.tensorrt.export import Sizes, plan
 from build.targets.tensorrt.plans import Plan
 from build.targets.tensorrt.quantize import quantize
 
 from ...serving import test_clip, test_embedding
-from .test_graphs import graph_of
+from .test_graphs import PRECISIONS, graph, graph_of, picture_graph
 from .test_quantize import FACTS, drawn
 
 pytestmark = pytest.mark.slow  # imports torch and transformers, compiles
@@ -72,25 +72,15 @@ class Network:
 def exported(folder: Path, photographs: Path) -> Iterator[tuple[str, graphs.Graph]]:
     """Every encoder of this target, in both precisions, and pictures' in INT8."""
     bert = test_embedding.checkpoint(folder / "bert", "mean_tokens")
-    for dtype in (torch.float16, torch.float32):
+    for dtype in PRECISIONS:
         name = str(dtype)[6:]
-        whole = clip.load(test_clip.MINI)
-        shape = whole.shape
-        text = graphs.lowered(whole.text, dtype)
-        yield f"text-{name}", graphs.texts("text", text, shape.vocabulary, shape.dimensions)
-        plain = graphs.lowered(whole.picture, dtype)
-        yield f"image-{name}", graphs.pictures("image", plain, shape.size, shape.dimensions, dtype)
-        quantized = clip.load(test_clip.MINI).picture
-        quantize(quantized, photographs, FACTS)
-        typed = graphs.lowered(quantized, dtype)
-        yield f"image int8-{name}", graphs.pictures("image", typed, shape.size, shape.dimensions, dtype)
-        network = minilm.load(bert)[1]
-        yield (
-            f"encoder-{name}",
-            graphs.texts(
-                "encoder", graphs.lowered(network, dtype), network.shape.vocabulary, network.shape.width
-            ),
-        )
+        yield f"text-{name}", graph("clip", test_clip.MINI, dtype)
+        yield f"encoder-{name}", graph("bert", bert, dtype)
+        for kind in ("image", "image int8"):
+            whole = clip.load(test_clip.MINI)
+            if kind == "image int8":
+                quantize(whole.picture, photographs, FACTS)
+            yield f"{kind}-{name}", picture_graph(whole, dtype)
 
 
 @pytest.fixture(scope="module")
@@ -99,18 +89,18 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Pla
     folder, found = tmp_path_factory.mktemp("graphs"), {}
     (folder / "bert").mkdir()
     with torch.no_grad():
-        for name, graph in exported(folder, drawn(folder / "drawn", 32)):
+        for name, made in exported(folder, drawn(folder / "drawn", 32)):
             path = folder / f"{name}.onnx"
-            graphs.save(graph, path)
-            found[name] = (path, plan(graph, SIZES))
+            graphs.save(made, path)
+            found[name] = (path, plan(made, SIZES))
     return found
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        f"{graph}-{dtype}"
-        for graph in ("text", "image", "image int8", "encoder")
+        f"{kind}-{dtype}"
+        for kind in ("text", "image", "image int8", "encoder")
         for dtype in ("float16", "float32")
     ],
 )

@@ -60,15 +60,58 @@ REFUSED = [
     ),
     ("llava-1.5-7b", {"TP_SIZE": "4", "PP_SIZE": "2"}, "TP_SIZE × PP_SIZE is 8, its instance has 4 GPU"),
 ]
+ON_A_CARD = [
+    (
+        ("Tesla T4", "7.5", 15360),
+        "gpt2-medium",
+        {},
+        "Tesla T4 has compute capability 7.5, TensorRT-LLM needs 8.0 (Ampere); use a newer card, or "
+        "TARGET=openvino",
+    ),
+    (
+        ("NVIDIA A100", "8.0", 40960),
+        "gpt2-medium",
+        {"QUANTIZATION": "fp8"},
+        "QUANTIZATION=fp8 needs compute capability 8.9, NVIDIA A100 has compute capability 8.0",
+    ),
+    (
+        B200,
+        "t5-small",
+        {"WEIGHT_ONLY": "int8"},
+        "compute capability 10.0, for which TensorRT-LLM cannot build INT8 or INT4 engines; unset "
+        "WEIGHT_ONLY",
+    ),
+    (
+        B200,
+        "gpt2-medium",
+        {"KV_CACHE": "int8"},
+        "cannot build INT8 or INT4 engines; unset WEIGHT_ONLY, KV_CACHE, QUANTIZATION",
+    ),
+    (B200, "gpt2-medium", {"QUANTIZATION": "smoothquant"}, "cannot build INT8 or INT4 engines"),
+    (
+        H100,
+        "gpt2-medium",
+        {"QUANTIZATION": "fp8", "WEIGHT_ONLY": "int8"},
+        "QUANTIZATION=fp8 brings its own weights and cache; unset WEIGHT_ONLY and KV_CACHE",
+    ),
+    (H100, "llava-1.5-7b", {"TP_SIZE": "2"}, "TP_SIZE × PP_SIZE is 2, its instance has 1 GPU"),
+]
 
 
 @pytest.mark.parametrize(
-    ("model_id", "knobs", "sentence"), REFUSED, ids=[f"{row[0]}-{'-'.join(row[1])}" for row in REFUSED]
+    ("gpu", "model_id", "knobs", "sentence"), [*((None, *row) for row in REFUSED), *ON_A_CARD]
 )
 def test_the_impossible_is_refused_first(
-    model_id: str, knobs: dict[str, str], sentence: str, image: TrtLlmBuilderImage, places: Places
+    gpu: tuple[str, str, int] | None,
+    model_id: str,
+    knobs: dict[str, str],
+    sentence: str,
+    image: TrtLlmBuilderImage,
+    places: Places,
 ) -> None:
-    """Before anything is downloaded or written."""
+    """What no family, no card or no other knob allows, before anything is downloaded or written."""
+    if gpu:
+        (image.root / "etc/gpus.json").write_text(json.dumps([gpu]))
     with pytest.raises(CatalogError, match=re.escape(sentence)):
         build(CATALOG[model_id], "trtllm", places, note=lambda _: None, environment=knobs)
     assert not places.weights.exists()
@@ -92,59 +135,6 @@ def test_what_the_catalog_alone_can_say(
     with pytest.raises(CatalogError, match=sentence):
         build(replace(CATALOG["mini-t5"], knobs=knobs), "trtllm", places, note=lambda _: None)
     assert not places.weights.exists()
-
-
-@pytest.mark.parametrize(
-    ("gpu", "model_id", "knobs", "sentence"),
-    [
-        (
-            ("Tesla T4", "7.5", 15360),
-            "gpt2-medium",
-            {},
-            "Tesla T4 has compute capability 7.5, TensorRT-LLM needs 8.0 (Ampere); use a newer card, or "
-            "TARGET=openvino",
-        ),
-        (
-            ("NVIDIA A100", "8.0", 40960),
-            "gpt2-medium",
-            {"QUANTIZATION": "fp8"},
-            "QUANTIZATION=fp8 needs compute capability 8.9, NVIDIA A100 has compute capability 8.0",
-        ),
-        (
-            B200,
-            "t5-small",
-            {"WEIGHT_ONLY": "int8"},
-            "compute capability 10.0, for which TensorRT-LLM cannot build INT8 or INT4 engines; unset "
-            "WEIGHT_ONLY",
-        ),
-        (
-            B200,
-            "gpt2-medium",
-            {"KV_CACHE": "int8"},
-            "cannot build INT8 or INT4 engines; unset WEIGHT_ONLY, KV_CACHE, QUANTIZATION",
-        ),
-        (B200, "gpt2-medium", {"QUANTIZATION": "smoothquant"}, "cannot build INT8 or INT4 engines"),
-        (
-            H100,
-            "gpt2-medium",
-            {"QUANTIZATION": "fp8", "WEIGHT_ONLY": "int8"},
-            "QUANTIZATION=fp8 brings its own weights and cache; unset WEIGHT_ONLY and KV_CACHE",
-        ),
-        (H100, "llava-1.5-7b", {"TP_SIZE": "2"}, "TP_SIZE × PP_SIZE is 2, its instance has 1 GPU"),
-    ],
-)
-def test_what_this_gpu_cannot_do(
-    gpu: tuple[str, str, int],
-    model_id: str,
-    knobs: dict[str, str],
-    sentence: str,
-    image: TrtLlmBuilderImage,
-    places: Places,
-) -> None:
-    """The card decides as well."""
-    (image.root / "etc/gpus.json").write_text(json.dumps([gpu]))
-    with pytest.raises(CatalogError, match=re.escape(sentence)):
-        build(CATALOG[model_id], "trtllm", places, note=lambda _: None, environment=knobs)
 
 
 def test_a_knob_of_another_target_is_refused() -> None:
