@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,25 +62,21 @@ def build(
     bundle = jobs[0].bundle
     bundle.parent.mkdir(parents=True, exist_ok=True)
     with _alone(model, bundle, note):
-        unchanged = any(_current(bundle, job.wanted()) for job in jobs)
+        have = _made_from(bundle)
+        unchanged = any(have == job.wanted() for job in jobs)
         if not unchanged:
             _build(*fetched(jobs, note), note)
     return Built(model.id, target, _size(bundle), time.monotonic() - started, unchanged)
 
 
-@contextmanager
-def _alone(model: Model, bundle: Path, note: Callable[[str], None]) -> Iterator[None]:
+def _alone(model: Model, bundle: Path, note: Callable[[str], None]) -> AbstractContextManager[object]:
     """Wait for another builder of the same bundle, which makes what this one wants."""
     lock = FileLock(f"{bundle}.lock")
     try:
-        lock.acquire(timeout=0)
+        return lock.acquire(timeout=0)
     except Timeout:
         note(f"{model.id}: another builder is making {bundle}; waiting for it")
-        lock.acquire(timeout=WAITS)
-    try:
-        yield
-    finally:
-        lock.release()
+        return lock.acquire(timeout=WAITS)
 
 
 def _size(bundle: Path) -> int:
@@ -135,11 +131,6 @@ def fetched(jobs: Sequence[BuildJob], note: Callable[[str], None]) -> tuple[Buil
         else:
             return job, weights
     raise FetchError("; ".join(failed))
-
-
-def _current(bundle: Path, wanted: Wanted) -> bool:
-    have = _made_from(bundle)
-    return have == wanted
 
 
 def _made_from(bundle: Path) -> Wanted:
