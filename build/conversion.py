@@ -30,19 +30,10 @@ def converted(
     job: BuildJob, weights: Weights, source: str, ground: Wanted, note: Callable[[str], None]
 ) -> str:
     """Return the weights in the layout that the target reads."""
-    current = source
-    for n, conversion in enumerate(job.work.conversions):
-        current = str(
-            _conversion(
-                job,
-                conversion,
-                current,
-                {**ground, "conversions": ground["conversions"][: n + 1]},
-                weights.bytes,
-                note,
-            )
-        )
-    return current
+    for n, conversion in enumerate(job.work.conversions, 1):
+        made_from = {**ground, "conversions": ground["conversions"][:n]}
+        source = str(_conversion(job, conversion, source, made_from, weights.bytes, note))
+    return source
 
 
 def _checkpoint(job: BuildJob, folder: Path) -> Path:
