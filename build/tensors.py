@@ -8,7 +8,7 @@ required: without it nothing is built.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from google.protobuf import text_format
@@ -169,12 +169,7 @@ def _unmap(ensemble: model_config_pb2.ModelConfig, lost: dict[str, set[str]]) ->
 
 
 def _mapped(steps: Sequence[model_config_pb2.ModelEnsembling.Step]) -> set[str]:
-    def names() -> Iterator[str]:
-        for step in steps:
-            yield from step.input_map.values()
-            yield from step.output_map.values()
-
-    return set(names())
+    return {name for step in steps for part in (step.input_map, step.output_map) for name in part.values()}
 
 
 def _replace(tensors: list[model_config_pb2.ModelInput], kept: Iterable[model_config_pb2.ModelInput]) -> None:
