@@ -22,7 +22,7 @@ from build.checkpoints.arguments import Arguments, parse, write_pictures, write_
 from serving.architectures.shape import Shape
 from serving.architectures.transformer import AlignmentCaches, Encoder, Transformer
 
-from .stateful import compress, decoder_graph, memories, traced
+from .stateful import compress, decoder_graph, memories, picture_graph, traced
 
 # Whisper was trained on sounds with silence up to 30 s; less of it will do (docs/benchmarks/real-speech.md).
 SHORT_FRAMES = (1000, 1500, 2000, 2500)
@@ -61,15 +61,6 @@ def aligner_graph(model: Transformer) -> ov.Model:
     return traced(module, example, ports, ["cross_attention"])
 
 
-def picture_graph(pictures: nn.Module) -> ov.Model:
-    """Trace the picture encoder: pixels [pictures, 3, size, size] to rows of the prompt table [pictures,
-    rows, width].
-    """
-    size = pictures.shape.size
-    example = (torch.zeros(2, 3, size, size),)
-    return traced(pictures, example, [("pixels", [-1, 3, size, size])], ["embedding"])
-
-
 def graphs(model: Transformer) -> dict[str, ov.Model]:
     """Trace all graphs that the shape needs, by file name."""
     made = {"encoder": encoder_graph(model.encoder)} if model.encoder is not None else {}
@@ -94,7 +85,8 @@ def export(arguments: Arguments) -> None:
     made = graphs(ours)
     if ours.shape.prompt_table:
         write_pictures(arguments, theirs)
-        made["picture"] = picture_graph(checkpoints.picture_encoder(arguments.family, theirs))
+        pictures = checkpoints.picture_encoder(arguments.family, theirs)
+        made["picture"] = picture_graph(pictures, pictures.shape.size)
     for name, graph in made.items():
         if name in ("encoder", "decoder"):  # the aligner runs for a few requests only
             compress(graph, arguments.compress, ours.shape.vocabulary)

@@ -16,19 +16,13 @@ from build.checkpoints import encoders
 from serving.architectures.clip import Clip
 from serving.architectures.speakers import Speakers
 
-from .stateful import compress_int8, traced
+from .stateful import compress_int8, picture_graph, traced
 
 
 def text_graph(network: nn.Module) -> ov.Model:
     """Trace it for any number of texts of any length."""
     ids = torch.ones(2, 5, dtype=torch.long)
     return traced(network, (ids, ids), [("ids", [-1, -1]), ("mask", [-1, -1])], ["embedding"])
-
-
-def picture_graph(network: nn.Module, size: int) -> ov.Model:
-    """Trace it for any number of pictures of `size` pixels on a side."""
-    example = (torch.zeros(2, 3, size, size),)
-    return traced(network, example, [("pixels", [-1, 3, size, size])], ["embedding"])
 
 
 def sound_graph(network: nn.Module, samples: int) -> ov.Model:

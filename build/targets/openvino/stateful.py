@@ -63,6 +63,14 @@ def traced(
     return model
 
 
+def picture_graph(network: nn.Module, size: int) -> ov.Model:
+    """Trace a picture encoder for any number of pictures of `size` pixels on a side: pixels [pictures, 3,
+    size, size] to vectors, or to rows of the prompt table [pictures, rows, width].
+    """
+    example = (torch.zeros(2, 3, size, size),)
+    return traced(network, example, [("pixels", [-1, 3, size, size])], ["embedding"])
+
+
 def make_stateful(
     model: ov.Model, past: Sequence[str], present: Sequence[str], heads: int, width: int
 ) -> None:
