@@ -19,6 +19,7 @@ import torch
 
 from conch.bundle import EngineFacts
 from serving.architectures import pictures
+from serving.architectures.clip import Tower
 from serving.architectures.shape import Shape
 from serving.architectures.transformer import Transformer
 
@@ -116,6 +117,18 @@ def encoder_decoder(config: Any, **own: Any) -> Shape:
         encoder_heads=config.encoder_attention_heads,
         encoder_inner=config.encoder_ffn_dim,
         **own,
+    )
+
+
+def tower(config: Any) -> Tower:
+    """Read the shape of a transformer that looks at pictures, or asks about them, from its configuration."""
+    return Tower(
+        config.hidden_size,
+        config.num_hidden_layers,
+        config.num_attention_heads,
+        config.intermediate_size,
+        config.layer_norm_eps,
+        config.hidden_act,
     )
 
 

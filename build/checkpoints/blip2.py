@@ -6,19 +6,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import Blip2Config, Blip2ForConditionalGeneration
 
 from conch.bundle import EngineFacts, PictureFacts, PicturePrompt
 from serving.architectures import pictures as architecture
-from serving.architectures.clip import ACTIVATIONS, Tower
+from serving.architectures.clip import ACTIVATIONS
 from serving.architectures.shape import Shape
 
 from .. import pictures as files
 from ..pictures import Unsupported
-from . import opt, renamed
+from . import opt, renamed, tower
 from .arguments import Arguments
 from .llama import facts_for
 
@@ -94,11 +93,9 @@ def picture_shape(model: Blip2ForConditionalGeneration) -> architecture.Shape:
         raise Unsupported(
             f"config.json: the activations must be {', '.join(ACTIVATIONS)}, the Q-Former's gelu"
         )
-    queries = architecture.Former(
-        _tower(former, former.hidden_act), former.cross_attention_frequency, config.num_query_tokens
-    )
+    queries = architecture.Former(tower(former), former.cross_attention_frequency, config.num_query_tokens)
     return architecture.Shape(
-        _tower(vision, vision.hidden_act),
+        tower(vision),
         vision.image_size,
         vision.patch_size,
         config.text_config.hidden_size,
@@ -111,17 +108,6 @@ def picture_weights(model: Blip2ForConditionalGeneration) -> dict[str, torch.Ten
     among them.
     """
     return _apart(renamed(model.state_dict(), RULES))
-
-
-def _tower(config: Any, activation: str) -> Tower:
-    return Tower(
-        config.hidden_size,
-        config.num_hidden_layers,
-        config.num_attention_heads,
-        config.intermediate_size,
-        config.layer_norm_eps,
-        activation,
-    )
 
 
 def _apart(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

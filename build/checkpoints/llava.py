@@ -12,12 +12,12 @@ from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForCon
 
 from conch.bundle import EngineFacts, PictureFacts, PicturePrompt
 from serving.architectures import pictures as architecture
-from serving.architectures.clip import ACTIVATIONS, Tower
+from serving.architectures.clip import ACTIVATIONS
 from serving.architectures.shape import Shape
 
 from .. import pictures as files
 from ..pictures import Unsupported
-from . import llama, renamed
+from . import llama, renamed, tower
 from .arguments import Arguments
 
 ARCHITECTURE = LlavaForConditionalGeneration
@@ -118,16 +118,8 @@ def picture_shape(model: LlavaForConditionalGeneration) -> architecture.Shape:
             f"config.json: the activations must be {', '.join(ACTIVATIONS)}, the projector's gelu"
         )
     layers = layer if layer >= 0 else vision.num_hidden_layers + 1 + layer
-    tower = Tower(
-        vision.hidden_size,
-        layers,
-        vision.num_attention_heads,
-        vision.intermediate_size,
-        vision.layer_norm_eps,
-        vision.hidden_act,
-    )
     return architecture.Shape(
-        tower,
+        replace(tower(vision), layers=layers),
         vision.image_size,
         vision.patch_size,
         config.text_config.hidden_size,
