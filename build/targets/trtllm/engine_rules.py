@@ -15,7 +15,7 @@ from typing import Any
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
-from conch.bundle import PicturePrompt, Serving
+from conch.bundle import PicturePrompt
 from conch.names import ENGINE
 
 from ...recipes import Recipe
@@ -202,10 +202,3 @@ def cuda_pool_bytes(engines: Engines) -> int:
     table = engines.limits("decoder")["max_batch_size"] * engines.prompt_rows * int(hidden) * 2
     mebibytes: int = max(64, -(-2 * table // (1 << 20)))
     return mebibytes << 20
-
-
-def settings(engines: Engines) -> Serving:
-    """Return what the guard needs to start a server: the number of ranks, and the memory through which they
-    exchange tensors.
-    """
-    return Serving(engines.world_size, cuda_pool_bytes(engines), mpi=True)

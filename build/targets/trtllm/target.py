@@ -20,7 +20,7 @@ from ...tensors import misfits, narrow, parse_config
 from ...toolchain import TemplateError
 from ..nvidia.target import InImage
 from .engine_config import fill
-from .engine_rules import Engines, findings, settings
+from .engine_rules import Engines, cuda_pool_bytes, findings
 from .image import TrtLlmBuilderImage
 from .limits import check_possible, derived, world_size
 from .preflight import check
@@ -70,7 +70,7 @@ class TensorRtLlm(InImage):
                 config.parameters[key].string_value = path.replace(str(home / "engine"), str(engines.folder))
         if wrong := findings(config, engines):
             raise BuildError("; ".join(wrong))
-        return settings(engines)
+        return Serving(engines.world_size, cuda_pool_bytes(engines), mpi=True)
 
 
 TARGET = TensorRtLlm()
