@@ -1,4 +1,4 @@
-"""Store the shape of a network in a file of an engine folder."""
+"""Store the shape of a network, or other facts about it, in a file of an engine folder."""
 
 from __future__ import annotations
 

@@ -6,10 +6,9 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
-from conch import contract
-
-FILE = "plans.json"
+from serving.architectures.stored import Stored
 
 
 @dataclass(frozen=True)
@@ -39,23 +38,12 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Plans:
+class Plans(Stored):
     """Contents of plans.json."""
 
+    FILE: ClassVar[str] = "plans.json"
+
     plans: tuple[Plan, ...]
-
-    @classmethod
-    def load(cls, engine: Path) -> Plans:
-        """Read plans.json of an engine folder.
-
-        Raises:
-            Malformed: see `contract.load`.
-        """
-        return contract.load(cls, engine / FILE)
-
-    def save(self, engine: Path) -> None:
-        """Write plans.json into an engine folder."""
-        contract.save(self, engine / FILE)
 
 
 def command(trtexec: str, graph: Path, plan: Plan, made: Path, timing: Path, precision: str) -> list[str]:
