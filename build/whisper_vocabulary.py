@@ -21,6 +21,7 @@ ASSETS = Path(__file__).parent / "assets" / "whisper"
 LANGUAGES = tuple(languages())
 # (layer, head) pairs that times follow, of openai/whisper's models by their names.
 ALIGNMENT_HEADS: dict[str, list[list[int]]] = json.loads((ASSETS / "alignment_heads.json").read_text("utf-8"))
+TASKS = ("translate", "transcribe", "startoflm", "startofprev", "nospeech")
 TIMESTAMPS = tuple(f"<|{i * 0.02:.2f}|>" for i in range(1501))
 
 
@@ -56,20 +57,8 @@ def _byte_pairs(path: Path) -> tuple[dict[str, int], list[tuple[str, str]]]:
 
 def special_tokens(languages: int) -> list[str]:
     """Return special tokens in id order for a model with `languages` languages (99, or 100 for v3)."""
-    tasks = [
-        "<|translate|>",
-        "<|transcribe|>",
-        "<|startoflm|>",
-        "<|startofprev|>",
-        "<|nospeech|>",
-        "<|notimestamps|>",
-    ]
-    return [
-        "<|endoftext|>",
-        "<|startoftranscript|>",
-        *(f"<|{code}|>" for code in LANGUAGES[:languages]),
-        *tasks,
-    ]
+    names = ("endoftext", "startoftranscript", *LANGUAGES[:languages], *TASKS, "notimestamps")
+    return [f"<|{name}|>" for name in names]
 
 
 def whisper_tokenizer(languages: int, *, multilingual: bool = True) -> Tokenizer:
@@ -119,10 +108,7 @@ SIGNS = (
     ],
 )
 MUSIC = "♩♪♫♬♭♮♯"
-BEGINNINGS = tuple(
-    f"<|{name}|>"
-    for name in ("startoftranscript", "translate", "transcribe", "startoflm", "startofprev", "nospeech")
-)
+BEGINNINGS = tuple(f"<|{name}|>" for name in ("startoftranscript", *TASKS))
 
 
 def non_speech_ids(tokenizer: Tokenizer) -> list[int]:
