@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from build import checkpoints
 from build.checkpoints.arguments import Arguments, parse, write_pictures, write_tokenizer
-from serving.architectures.shape import Shape
 from serving.architectures.transformer import AlignmentCaches, Encoder, Transformer
 
 from .stateful import compress, decoder_graph, memories, picture_graph, traced
@@ -70,13 +69,6 @@ def graphs(model: Transformer) -> dict[str, ov.Model]:
     return made
 
 
-def relative_bias(model: Transformer, shape: Shape) -> np.ndarray:
-    """Return float32 [heads, distances]: what the decoder adds to the score of an id that many positions
-    earlier.
-    """
-    return model.decoder.relative.weight.T.contiguous().numpy()[:, : shape.relative + 1]
-
-
 @torch.no_grad()
 def export(arguments: Arguments) -> None:
     """Write the engine folder."""
@@ -92,7 +84,9 @@ def export(arguments: Arguments) -> None:
             compress(graph, arguments.compress, ours.shape.vocabulary)
         ov.save_model(graph, arguments.output / f"{name}.xml", compress_to_fp16=half)
     if ours.shape.relative:
-        np.save(arguments.output / "relative_bias.npy", relative_bias(ours, ours.shape))
+        # Float32 [heads, distances]: what the decoder adds to the score of an id that many positions earlier.
+        bias = ours.decoder.relative.weight.T.contiguous().numpy()[:, : ours.shape.relative + 1]
+        np.save(arguments.output / "relative_bias.npy", bias)
     write_tokenizer(arguments, ours.shape.vocabulary)
     facts = checkpoints.family(arguments.family).facts(theirs, arguments)
     short = SHORT_FRAMES if ours.shape.mels else ()
