@@ -16,7 +16,7 @@ from pathlib import Path
 
 from build.__main__ import main as build
 from build.catalog import CatalogError, Model, known, load_catalog, select, target_of
-from build.recipes import load_recipe
+from build.recipes import OVERRIDES, load_recipe
 from build.targets import DEFAULT_IN_DOCKER
 from conch import toolchains
 from conch.gpus import apart
@@ -28,11 +28,8 @@ from .nginx import AccessPolicy, NginxValues, tls_of, write_nginx
 from .planning import IN_DOCKER, Addresses, check_images, described, front_processes, make_plan
 
 OUTDATED = "conch: these images are of another version than this checkout; run docker compose build"
-SETTINGS = (
-    "MODEL_ID", "TARGET", "INSTANCES", "TP_SIZE", "PP_SIZE", "PRECISION", "WEIGHT_ONLY", "KV_CACHE",
-    "QUANTIZATION", "KV_CACHE_FRACTION", "MAX_TOKENS_IN_PAGED_KV_CACHE", "MAX_ATTENTION_WINDOW_SIZE",
-    "ENGINE_BATCH_SIZE", "MAX_BATCH_SIZE", "MAX_BEAM_WIDTH",
-)  # fmt: skip
+BUILT = tuple(name for name in OVERRIDES if name != "FACADE_INSTANCES")
+SETTINGS = ("MODEL_ID", "TARGET", "INSTANCES", *BUILT)
 
 
 def deploy(engines: Path) -> None:
@@ -58,20 +55,9 @@ def deploy(engines: Path) -> None:
         apart=apart(os.environ),
     )
     plan = replace(described(plan), inner_key=inner_key(folder / "deployment.json"))
-    write_nginx(folder, nginx_values(os.environ), access_policy(os.environ), plan)
+    access = AccessPolicy.of(os.environ, keys=bool(get("API_KEYS")), burst=int(get("RATE_BURST") or 20))
+    write_nginx(folder, nginx_values(os.environ), access, plan)
     plan.save(folder / "deployment.json")
-
-
-def access_policy(environment: Mapping[str, str]) -> AccessPolicy:
-    """Read which clients may send requests, and how often."""
-    get = environment.get
-    return AccessPolicy(
-        keys=bool(get("API_KEYS")),
-        rate=get("RATE_LIMIT", ""),
-        burst=int(get("RATE_BURST") or 20),
-        hosts=get("ALLOWED_HOSTS", ""),
-        origins=get("ALLOWED_ORIGINS", ""),
-    )
 
 
 def nginx_values(environment: Mapping[str, str]) -> NginxValues:

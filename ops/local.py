@@ -252,13 +252,8 @@ def access_policy() -> AccessPolicy:
     try:
         for file in filter(None, (keys, admins)):
             load_keys(Path(file), required=True)
-        found = AccessPolicy(
-            keys=bool(keys),
-            rate=os.environ.get("RATE_LIMIT", ""),
-            burst=number("RATE_BURST", 20, 0, 100_000),
-            hosts=os.environ.get("ALLOWED_HOSTS", ""),
-            origins=os.environ.get("ALLOWED_ORIGINS", ""),
-        )
+        burst = number("RATE_BURST", 20, 0, 100_000)
+        found = AccessPolicy.of(os.environ, keys=bool(keys), burst=burst)
         found.values()
     except (NoKeys, ValueError, OSError) as error:
         raise LocalError(str(error)) from error

@@ -127,6 +127,13 @@ class AccessPolicy:
     hosts: str = ""
     origins: str = ""
 
+    @classmethod
+    def of(cls, environment: Mapping[str, str], *, keys: bool, burst: int) -> AccessPolicy:
+        """Read which clients may send requests, and how often."""
+        names = ("RATE_LIMIT", "ALLOWED_HOSTS", "ALLOWED_ORIGINS")
+        rate, hosts, origins = (environment.get(name, "") for name in names)
+        return cls(keys, rate, burst, hosts, origins)
+
     def values(self) -> dict[str, str]:
         """Return the template's lines.
 
