@@ -138,11 +138,6 @@ def _add_files(archive: Archive) -> None:
             archive.add(f"{FOLDER}/{source.relative_to(ROOT)}", content, source.stat().st_mode & 0o755)
 
 
-def _settings_that_travel() -> list[str]:
-    known = settings()
-    return [f"{name}={known[name]}" for name in documented() if name in known and name not in STAYS]
-
-
 def _add_lines(archive: Archive, name: str, lines: list[str]) -> None:
     archive.add(name, io.BytesIO("".join(f"{line}\n" for line in lines).encode()))
 
@@ -154,12 +149,13 @@ def save(path: Path) -> None:
     """
     services = json.loads(docker("compose", "config", "--format", "json"))["services"]
     images = sorted({service["image"] for service in services.values()})
-    partial = path.with_name(f".{path.name}.partial")
+    partial, known = path.with_name(f".{path.name}.partial"), settings()
     try:
         with partial.open("wb") as file:
             archive = Archive(file)
             _add_files(archive)
-            _add_lines(archive, SETTINGS, _settings_that_travel())
+            travelling = [name for name in documented() if name in known and name not in STAYS]
+            _add_lines(archive, SETTINGS, [f"{name}={known[name]}" for name in travelling])
             print("conch: saving engines", flush=True)
             _add_output(archive, VOLUMES, *_in_builder(SAVE_COMMAND))
             print(f"conch: saving {', '.join(images)}", flush=True)
