@@ -176,13 +176,9 @@ def report(root: Path) -> Iterator[str]:
         counted = [len(one.path.read_text("utf-8").splitlines()) for one in sources(root, part)]
         yield f"lines of Python, {name}: {sum(counted):,} in {len(counted)} files"
     names = Counter(
-        (node.name, source.room)
-        for source in found
-        for node in ast.walk(source.tree)
-        if isinstance(node, ast.ClassDef)
+        node.name for source in found for node in ast.walk(source.tree) if isinstance(node, ast.ClassDef)
     )
-    shared = Counter(name for name, _ in names.elements())
-    yield f"class names that are used more than once: {sum(count > 1 for count in shared.values())}"
+    yield f"class names that are used more than once: {sum(count > 1 for count in names.values())}"
     ninety = statistics.quantiles(sizes, n=10)[-1]
     middle = statistics.median(sizes)
     yield f"functions: {len(sizes):,}; median {middle:.0f}, p90 {ninety:.0f}, max {max(sizes)}"

@@ -27,20 +27,16 @@ def _cell(target: str, able: set[str]) -> str:
     return next((f"via {NAMES[name]}" for name in targets.COMPANIONS.get(target, ()) if name in able), "–")
 
 
-def _key(model: Model) -> tuple[str, str]:
-    """Return the key of a row; models that differ only in their name share one."""
-    return model.family, model.licence.partition(";")[0]
-
-
 def table(models: Iterable[Model]) -> str:
     """Return one row for each family and licence."""
     rows: dict[tuple[str, str], list[str]] = {}
     for model in models:
         if not model.source.startswith("random:"):  # benchmarks only
-            rows.setdefault(_key(model), []).append(f"`{model.id}`")
-    columns = [
-        name for name in targets.names() if name in _targets("whisper")
-    ]  # tensorrt is a companion only
+            # Models that differ only in their name share a row.
+            key = model.family, model.licence.partition(";")[0]
+            rows.setdefault(key, []).append(f"`{model.id}`")
+    # tensorrt is a companion only
+    columns = [name for name in targets.names() if name in _targets("whisper")]
     heads = [NAMES.get(target, target) for target in columns]
     lines = [
         f"| family | {' | '.join(heads)} | MODEL_ID | licence of the weights |",

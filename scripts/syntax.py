@@ -11,7 +11,6 @@ def parsed(path: Path) -> ast.Module:
     text = path.read_text("utf-8")
     try:
         return ast.parse(text)
-    except (
-        SystemError
-    ):  # CPython 3.11 counts wrong where garbage is collected meanwhile: python/cpython#106905
+    # CPython 3.11 counts wrong where garbage is collected meanwhile: python/cpython#106905
+    except SystemError:
         return ast.parse(text)

@@ -83,8 +83,7 @@ def objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _jsonl(path: Path) -> Iterator[ManifestRow]:
-    for number, row in objects(path):
-        yield _utterance(path, number, row)
+    return (_utterance(path, number, row) for number, row in objects(path))
 
 
 def _utterance(path: Path, number: int, row: dict[str, Any]) -> ManifestRow:
@@ -118,9 +117,8 @@ def _kaldi(folder: Path) -> Iterator[ManifestRow]:
             f"{folder}/segments cuts recordings into utterances, which is not supported; write a wav file "
             "for each of them"
         )
-    spoken = (
-        folder / "text" if (folder / "text").exists() else folder / "trans.txt"
-    )  # the second: yuekaizhang/Triton-ASR-Client's data sets
+    # The second: yuekaizhang/Triton-ASR-Client's data sets.
+    spoken = folder / "text" if (folder / "text").exists() else folder / "trans.txt"
     texts, languages = _table(spoken), _table(folder / "utt2lang")
     for name, audio in _table(folder / "wav.scp").items():
         if audio.endswith("|"):
