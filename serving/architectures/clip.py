@@ -82,27 +82,40 @@ class ClipLayer(nn.Module):
         return hidden + self.narrow(self.activation(self.widen(self.inner_norm(hidden))))
 
 
-class PictureEncoder(nn.Module):
-    """Map normalized pixels [pictures, 3, size, size] to float32 [pictures, dimensions] of length 1."""
+class Patches(nn.Module):
+    """Map normalized pixels [pictures, 3, size, size] to hidden states [pictures, 1 + patches, width], the
+    first of which is a summary. With `clips` it has CLIP's first norm and no bias of the patches.
+    """
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, tower: Tower, size: int, patch: int, *, clips: bool) -> None:
         super().__init__()
-        tower, patches = shape.picture, (shape.size // shape.patch) ** 2
         self.summary = nn.Parameter(torch.empty(tower.width).normal_(std=tower.width**-0.5))
-        self.patches = nn.Conv2d(3, tower.width, shape.patch, shape.patch, bias=False)
-        self.places = nn.Embedding(patches + 1, tower.width)
-        self.first_norm = nn.LayerNorm(tower.width, tower.epsilon)
+        self.patches = nn.Conv2d(3, tower.width, patch, patch, bias=not clips)
+        self.places = nn.Embedding((size // patch) ** 2 + 1, tower.width)
+        self.first_norm = nn.LayerNorm(tower.width, tower.epsilon) if clips else None
         self.layers = nn.ModuleList(ClipLayer(tower, causal=False) for _ in range(tower.layers))
-        self.last_norm = nn.LayerNorm(tower.width, tower.epsilon)
-        self.project = nn.Linear(tower.width, shape.dimensions, bias=False)
 
     def forward(self, pixels: Tensor) -> Tensor:
         patches = self.patches(pixels).flatten(2).transpose(1, 2)
         first = self.summary.expand(patches.shape[0], 1, -1)
-        hidden = self.first_norm(torch.cat([first, patches], 1) + self.places.weight)
+        hidden = torch.cat([first, patches], 1) + self.places.weight
+        hidden = hidden if self.first_norm is None else self.first_norm(hidden)
         for layer in self.layers:
             hidden = layer(hidden)
-        return functional.normalize(self.project(self.last_norm(hidden[:, 0])).float(), dim=-1)
+        return hidden
+
+
+class PictureEncoder(Patches):
+    """Map normalized pixels [pictures, 3, size, size] to float32 [pictures, dimensions] of length 1."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape.picture, shape.size, shape.patch, clips=True)
+        self.last_norm = nn.LayerNorm(shape.picture.width, shape.picture.epsilon)
+        self.project = nn.Linear(shape.picture.width, shape.dimensions, bias=False)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        summary = super().forward(pixels)[:, 0]
+        return functional.normalize(self.project(self.last_norm(summary)).float(), dim=-1)
 
 
 class TextEncoder(nn.Module):

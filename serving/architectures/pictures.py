@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .clip import ClipLayer, Tower
+from .clip import Patches, Tower
 from .stored import Stored
 
 
@@ -59,30 +59,15 @@ def encoder(shape: Shape) -> LlavaPictures | BlipPictures:
     return BlipPictures(shape, shape.former) if shape.former else LlavaPictures(shape)
 
 
-class Patches(nn.Module):
-    """Map normalized pixels [pictures, 3, size, size] to hidden states [pictures, 1 + patches, width], the
-    first of which is a summary. With `clips` it has CLIP's first norm and no bias of the patches; otherwise a
-    last norm.
-    """
+class NormedPatches(Patches):
+    """EVA's: a norm follows the last layer."""
 
-    def __init__(self, shape: Shape, *, clips: bool) -> None:
-        super().__init__()
-        tower = shape.tower
-        self.summary = nn.Parameter(torch.empty(tower.width))
-        self.patches = nn.Conv2d(3, tower.width, shape.patch, shape.patch, bias=not clips)
-        self.places = nn.Embedding((shape.size // shape.patch) ** 2 + 1, tower.width)
-        self.first_norm = nn.LayerNorm(tower.width, tower.epsilon) if clips else None
-        self.layers = nn.ModuleList(ClipLayer(tower, causal=False) for _ in range(tower.layers))
-        self.last_norm = None if clips else nn.LayerNorm(tower.width, tower.epsilon)
+    def __init__(self, tower: Tower, size: int, patch: int) -> None:
+        super().__init__(tower, size, patch, clips=False)
+        self.last_norm = nn.LayerNorm(tower.width, tower.epsilon)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        patches = self.patches(pixels).flatten(2).transpose(1, 2)
-        first = self.summary.expand(patches.shape[0], 1, -1)
-        hidden = torch.cat([first, patches], 1) + self.places.weight
-        hidden = hidden if self.first_norm is None else self.first_norm(hidden)
-        for layer in self.layers:
-            hidden = layer(hidden)
-        return hidden if self.last_norm is None else self.last_norm(hidden)
+        return self.last_norm(super().forward(pixels))
 
 
 class LlavaPictures(nn.Module):
@@ -91,7 +76,7 @@ class LlavaPictures(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
-        self.seen = Patches(shape, clips=True)
+        self.seen = Patches(shape.tower, shape.size, shape.patch, clips=True)
         self.first = nn.Linear(shape.tower.width, shape.width, bias=shape.bias)
         self.second = nn.Linear(shape.width, shape.width, bias=shape.bias)
 
@@ -154,7 +139,7 @@ class BlipPictures(nn.Module):
     def __init__(self, shape: Shape, former: Former) -> None:
         super().__init__()
         self.shape, tower = shape, former.tower
-        self.seen = Patches(shape, clips=False)
+        self.seen = NormedPatches(shape.tower, shape.size, shape.patch)
         self.queries = nn.Parameter(torch.empty(1, former.queries, tower.width))
         self.norm = nn.LayerNorm(tower.width, tower.epsilon)
         self.layers = nn.ModuleList(
