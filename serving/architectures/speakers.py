@@ -8,6 +8,7 @@ https://arxiv.org/abs/2303.00332) after Kaldi's filter bank. Modules have the na
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from dataclasses import dataclass
 
 import torch
@@ -129,11 +130,13 @@ class FilterBank(nn.Module):
         return logs - logs.mean(1, keepdim=True)
 
 
+def _in_turn(**modules: nn.Module) -> nn.Sequential:
+    """Return a module that runs the given ones, which have these names, one after another."""
+    return nn.Sequential(OrderedDict(modules))
+
+
 def _norm_relu(channels: int) -> nn.Sequential:
-    made = nn.Sequential()
-    made.add_module("batchnorm", nn.BatchNorm1d(channels))
-    made.add_module("relu", nn.ReLU())
-    return made
+    return _in_turn(batchnorm=nn.BatchNorm1d(channels), relu=nn.ReLU())
 
 
 class Residual(nn.Module):
@@ -174,17 +177,12 @@ class FrequencyHead(nn.Module):
         return functional.relu(self.bn2(self.conv2(hidden))).flatten(1, 2)
 
 
-class Convolved(nn.Module):
-    """A convolution, followed by norm and ReLU."""
-
-    def __init__(self, channels: int, width: int) -> None:
-        super().__init__()
-        self.linear = nn.Conv1d(channels, width, 5, stride=2, padding=2, bias=False)
-        self.nonlinear = _norm_relu(width)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Map [rows, channels, frames] to [rows, width, half as many frames]."""
-        return self.nonlinear(self.linear(hidden))
+def convolved(channels: int, width: int) -> nn.Sequential:
+    """Make a convolution, followed by norm and ReLU: it maps [rows, channels, frames] to [rows, width, half
+    as many frames].
+    """
+    convolution = nn.Conv1d(channels, width, 5, stride=2, padding=2, bias=False)
+    return _in_turn(linear=convolution, nonlinear=_norm_relu(width))
 
 
 class Masked(nn.Module):
@@ -232,17 +230,12 @@ class DenseLayer(nn.Module):
         return torch.cat([hidden, more], 1)
 
 
-class Halved(nn.Module):
-    """A projection to half as many channels."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.nonlinear = _norm_relu(channels)
-        self.linear = nn.Conv1d(channels, channels // 2, 1, bias=False)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Map [rows, channels, frames] to [rows, channels // 2, frames]."""
-        return self.linear(self.nonlinear(hidden))
+def halved(channels: int) -> nn.Sequential:
+    """Make a projection to half as many channels: it maps [rows, channels, frames] to [rows, channels // 2,
+    frames].
+    """
+    projection = nn.Conv1d(channels, channels // 2, 1, bias=False)
+    return _in_turn(nonlinear=_norm_relu(channels), linear=projection)
 
 
 class Dense(nn.Module):
@@ -251,8 +244,7 @@ class Dense(nn.Module):
     def __init__(self, channels: int, dimensions: int) -> None:
         super().__init__()
         self.linear = nn.Conv1d(channels, dimensions, 1, bias=False)
-        self.nonlinear = nn.Sequential()
-        self.nonlinear.add_module("batchnorm", nn.BatchNorm1d(dimensions, affine=False))
+        self.nonlinear = _in_turn(batchnorm=nn.BatchNorm1d(dimensions, affine=False))
 
     def forward(self, statistics: Tensor) -> Tensor:
         return self.nonlinear(self.linear(statistics[:, :, None]).squeeze(-1))
@@ -267,15 +259,15 @@ class VoiceNetwork(nn.Module):
         super().__init__()
         self.bank, self.head = FilterBank(), FrequencyHead(shape.first)
         width, self.xvector = shape.width, nn.Sequential()
-        self.xvector.add_module("tdnn", Convolved(shape.first * MELS // 8, width))
+        self.xvector.add_module("tdnn", convolved(shape.first * MELS // 8, width))
         for i, (layers, dilation) in enumerate(zip(shape.blocks, shape.dilations, strict=True), 1):
-            names = [f"tdnnd{number + 1}" for number in range(layers)]
-            block = nn.Sequential()
-            for number, name in enumerate(names):
-                block.add_module(name, DenseLayer(width + number * shape.growth, shape, dilation))
-            self.xvector.add_module(f"block{i}", block)
+            dense = {
+                f"tdnnd{number + 1}": DenseLayer(width + number * shape.growth, shape, dilation)
+                for number in range(layers)
+            }
+            self.xvector.add_module(f"block{i}", _in_turn(**dense))
             width += layers * shape.growth
-            self.xvector.add_module(f"transit{i}", Halved(width))
+            self.xvector.add_module(f"transit{i}", halved(width))
             width //= 2
         self.xvector.add_module("out_nonlinear", _norm_relu(width))
         self.dense = Dense(2 * width, shape.dimensions)
