@@ -83,11 +83,7 @@ class EmbeddingEndpoint(ThreadedEndpoint):
         self.calls.answer(sender, arrays, set(request.requested_output_names()) or set(OUTPUTS))
 
     def _encoded(self, request_id: str, rows: Arrays) -> NDArray[np.float32]:
-        tensors = self.calls.tensors(rows)
-        (answer,) = self.calls.call(self.encoder, tensors, ["embedding"], request_id, decoupled=False)
-        (vectors,) = answer.output_tensors()
-        found: NDArray[np.float32] = vectors.as_numpy()
-        return found
+        return self.calls.ask(self.encoder, rows, ["embedding"], request_id)["embedding"]
 
 
 def decoded(text: bytes) -> str:

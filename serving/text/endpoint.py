@@ -68,9 +68,7 @@ class TextEndpoint(ThreadedEndpoint):
 
     def _seen(self, request_id: str, pixels: NDArray[np.float16]) -> Arrays:
         """Call `multimodal_encoders` for pixels [rows, n, 3, size, size]."""
-        tensors = self.calls.tensors({"pixel_values": pixels})
-        (answer,) = self.calls.call(PICTURES, tensors, TABLE, request_id, decoupled=False)
-        return {tensor.name(): tensor.as_numpy() for tensor in answer.output_tensors()}
+        return self.calls.ask(PICTURES, {"pixel_values": pixels}, TABLE, request_id)
 
 
 class ProcessingEndpoint:

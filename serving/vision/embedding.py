@@ -64,8 +64,5 @@ class PictureEmbeddingEndpoint(ThreadedEndpoint):
         self.calls.answer(sender, {"embedding": found}, set(OUTPUTS))
 
     def _encoded(self, request_id: str, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        tensors = self.calls.tensors({"pixel_values": rows.astype(self.facts.pixels, copy=False)})
-        (answer,) = self.calls.call(self.encoder, tensors, ["embedding"], request_id, decoupled=False)
-        (vectors,) = answer.output_tensors()
-        found: NDArray[np.float32] = vectors.as_numpy()
-        return found
+        given = {"pixel_values": rows.astype(self.facts.pixels, copy=False)}
+        return self.calls.ask(self.encoder, given, ["embedding"], request_id)["embedding"]
