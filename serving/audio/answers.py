@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..text.arrays import objects
 from ..triton.rows import newest
 from .tokens import Prompt, WhisperVocabulary
 
@@ -50,7 +51,7 @@ def outputs(
         "PROMPT_TOKENS": np.array([[len(prompt.ids)]], np.int32),
         "TOKENS": np.array([tokens], np.int32).reshape(1, -1),
         "TOKEN_LOGPROBS": log_probs.astype(np.float32)[None],
-        "TOKEN_BYTES": objects([vocabulary.token_bytes(token) for token in tokens]),
+        "TOKEN_BYTES": objects([vocabulary.token_bytes(token) for token in tokens])[None],
         "SEGMENT_TEXTS": strings([segment.text for segment in segments]),
         "SEGMENT_TIMES": np.array([[segment.start, segment.end] for segment in segments], np.float32).reshape(
             1, -1, 2
@@ -93,11 +94,4 @@ def grown(stream: Iterator[Arrays]) -> Iterator[Arrays]:
 
 def strings(texts: list[str]) -> NDArray[Any]:
     """Make Triton's strings: an object array of UTF-8 bytes [1, n]."""
-    return objects([text.encode() for text in texts])
-
-
-def objects(items: list[bytes]) -> NDArray[Any]:
-    """Make Triton's bytes: an object array [1, items]."""
-    array = np.empty((1, len(items)), object)
-    array[0, :] = items
-    return array
+    return objects(texts)[None]
