@@ -52,9 +52,8 @@ WRAPPED = re.compile(
     r"fetching new request: )?"
 )
 TAG = re.compile(r"\[TensorRT-LLM\]\[ERROR\] (?:Assertion failed: )?")
-PLACE = re.compile(
-    r" \((?:/[\w./-]+|[\w/.-]+\.(?:cpp|cc|h)):\d+\).*", re.DOTALL
-)  # where in the source, and the backtrace after it
+# Where in the source, and the backtrace after it.
+PLACE = re.compile(r" \((?:/[\w./-]+|[\w/.-]+\.(?:cpp|cc|h)):\d+\).*", re.DOTALL)
 
 
 class EngineError(Exception):

@@ -35,10 +35,8 @@ class Leaving:
         """Return those that were stopped or whose clients have left; a few clients are asked for."""
         due = nsmallest(ASKED_AT_ONCE, jobs, key=lambda job: job.asked)
         left = {id(job) for job in due if self._left(job, now)}
-        return [job for job in jobs if id(job) in left or self._stopped(job, now)]
-
-    def _stopped(self, job: Job, now: float) -> bool:
-        return job.stopped or self.stopped.get(job.request_id, 0.0) > now
+        left |= {id(job) for job in jobs if job.stopped or self.stopped.get(job.request_id, 0.0) > now}
+        return [job for job in jobs if id(job) in left]
 
     @staticmethod
     def _left(job: Job, now: float) -> bool:

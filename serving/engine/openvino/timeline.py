@@ -86,9 +86,8 @@ class TimelineBatch(RunningBatch):
         With a relative bias, [rows, heads, new, past + new]: it is added to visible columns.
         """
         width = places.shape[1]
-        back = (
-            places[:, :, None] - self.columns[:, None, :]
-        )  # how far back each column lies, as seen from each new id
+        # How far back each column lies, as seen from each new id.
+        back = places[:, :, None] - self.columns[:, None, :]
         seen = (back >= 0) & (self.columns >= 0)[:, None, :] & (places >= 0)[:, :, None]
         seen[:, :, -width:] |= np.eye(width, dtype=bool)[None]
         relative = self.runtime.relative_bias
