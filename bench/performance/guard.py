@@ -151,9 +151,9 @@ def measured(
         str(data),
     ]
     command += ["-p", "2000", "-s", "30", "-r", "20", "--percentile=50"]
-    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout
-    if not (found := FOUND.search(said)):
-        raise RuntimeError(said[-500:])
+    output = subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout
+    if not (found := FOUND.search(output)):
+        raise RuntimeError(output[-500:])
     return float(found[1]), float(found[2])
 
 

@@ -228,19 +228,19 @@ def agreement(runtime: TorchRuntime, model: Any) -> dict[str, float]:
     sounds = features(runtime, count)
     memories = runtime.encode([runtime.prepare(sound) for sound in sounds])
     batch = runtime.batch()
-    said: list[list[int]] = [[] for _ in sounds]
+    written: list[list[int]] = [[] for _ in sounds]
     probs: list[list[float]] = [[] for _ in sounds]
     choice = Sampling(max_tokens=NEW, end_id=-1)
     rows = [Row(None, PROMPT, 0, memory, None, choice) for memory in memories]
     for n in range(NEW):
         step = batch.step(rows)
         for i in range(count):
-            said[i].append(int(step.best[i]))
+            written[i].append(int(step.best[i]))
             probs[i].append(float(step.best_log_prob[i]))
-        rows = [Row(i, (said[i][-1],), len(PROMPT) + n, memories[i], None, choice) for i in range(count)]
+        rows = [Row(i, (written[i][-1],), len(PROMPT) + n, memories[i], None, choice) for i in range(count)]
     device = runtime.device.kind
     source = torch.from_numpy(np.stack(sounds)).to(device, torch.float32).transpose(1, 2)
-    ids = torch.tensor([[*PROMPT, *one] for one in said], device=device)
+    ids = torch.tensor([[*PROMPT, *one] for one in written], device=device)
     with torch.inference_mode():
         logits = model(input_features=source, decoder_input_ids=ids[:, :-1]).logits[:, len(PROMPT) - 1 :]
         theirs = logits.float().log_softmax(-1)

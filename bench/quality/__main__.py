@@ -83,11 +83,11 @@ class Report:
             self.line("MISSED", what)
 
 
-def recordings(said: list[Utterance], order: int = 0) -> Iterator[tuple[str, Recording]]:
+def recordings(spoken: list[Utterance], order: int = 0) -> Iterator[tuple[str, Recording]]:
     """Yield name and recording: pauses from none to long, noise, music, telephone. `order` determines
     utterances, pauses and noise.
     """
-    said, harder = random.Random(3 + order).sample(said, len(said)), conditions(7 + order)
+    spoken, harder = random.Random(3 + order).sample(spoken, len(spoken)), conditions(7 + order)
     kinds = [
         ("clean", (0.2, 3)),
         ("noise at 20 dB", (0.2, 3)),
@@ -97,7 +97,7 @@ def recordings(said: list[Utterance], order: int = 0) -> Iterator[tuple[str, Rec
         ("telephone", (0.2, 3)),
     ]
     for seed, (name, pauses) in enumerate(kinds, 1 + len(kinds) * order):
-        clean = join(said, pauses, seed)
+        clean = join(spoken, pauses, seed)
         yield f"{name}, pauses {pauses[0]}-{pauses[1]} s", replace(clean, wave=harder[name](clean.wave))
 
 
@@ -109,11 +109,11 @@ def text_of(mode: str, found: Transcript) -> str:
 
 
 def long_recordings(
-    report: Report, direct: Direct, peer: WhisperModel, said: list[Utterance], orders: int
+    report: Report, direct: Direct, peer: WhisperModel, spoken: list[Utterance], orders: int
 ) -> None:
     """Measure the table of recordings and modes; goals are judged over all orders of the utterances."""
     theirs, ours = defaultdict[tuple[str, str], Score](Score), defaultdict[tuple[str, str], Score](Score)
-    for name, recording in (found for order in range(orders) for found in recordings(said, order)):
+    for name, recording in (found for order in range(orders) for found in recordings(spoken, order)):
         report.line(f"\n{name}: {len(recording.wave) / 16000:.0f} s")
         for mode, chosen in PEERS.items():
             started = time.process_time()
@@ -126,7 +126,7 @@ def long_recordings(
                 theirs[kind, mode] += found
         for mode, options in MODES.items():
             started, direct.asked = time.process_time(), 0
-            text = text_of(mode, direct.hear(recording.wave, options, PauseCutter()))
+            text = text_of(mode, direct.transcript(recording.wave, options, PauseCutter()))
             found, gone = score(recording.text, text), lost([one.text for one in recording.utterances], text)
             report.line(
                 f"  conch {mode:23} {found}  {time.process_time() - started:6.1f} CPU s  {direct.asked} "
@@ -148,13 +148,13 @@ def long_recordings(
             report.goal(f"{kind}, {mode}: {own.lost:.2f} % deleted", met=own.lost <= MOST_DELETED)
 
 
-def pairs(report: Report, direct: Direct, said: list[Utterance], count: int = 42) -> None:
+def pairs(report: Report, direct: Direct, spoken: list[Utterance], count: int = 42) -> None:
     """Check two utterances two seconds apart: none is lost in any format, and offsets are right."""
-    rng, short = np.random.default_rng(5), [one for one in said if len(one.wave) < 13 * 16_000]
+    rng, short = np.random.default_rng(5), [one for one in spoken if len(one.wave) < 13 * 16_000]
     gone, offsets = 0, []
     for seed in range(count):
         recording = join([short[i] for i in rng.choice(len(short), 2, replace=False)], (2, 2), seed)
-        found = direct.hear(recording.wave, MODES["words"], PauseCutter())
+        found = direct.transcript(recording.wave, MODES["words"], PauseCutter())
         texts = [text_of(mode, found) for mode in ("json", "verbose_json", "words")]
         gone += any(lost([one.text for one in recording.utterances], text) for text in texts)
         offsets += [
@@ -168,16 +168,16 @@ def pairs(report: Report, direct: Direct, said: list[Utterance], count: int = 42
     report.goal(f"pairs: a beginning is off by {max(offsets):.2f} s", met=max(offsets) <= 0.3)
 
 
-def hour(report: Report, direct: Direct, said: list[Utterance], seconds: float = 3600) -> None:
+def hour(report: Report, direct: Direct, spoken: list[Utterance], seconds: float = 3600) -> None:
     """Measure one file that repeats all utterances, each time in another order. The peer is measured on the
     shorter recordings only.
     """
     rng, parts = random.Random(8), list[Utterance]()
     while sum(len(one.wave) / 16_000 + 1.6 for one in parts) < seconds:
-        parts += rng.sample(said, len(said))
+        parts += rng.sample(spoken, len(spoken))
     recording = join(parts, (0.2, 3), 8)
     started, direct.asked = time.process_time(), 0
-    found = direct.hear(recording.wave, MODES["words"], PauseCutter())
+    found = direct.transcript(recording.wave, MODES["words"], PauseCutter())
     rate, gone = score(recording.text, found.text), lost([one.text for one in parts], found.text)
     report.line(
         f"\none file of {len(recording.wave) / 16_000:.0f} s: {rate}, {time.process_time() - started:.0f} "
@@ -200,7 +200,7 @@ def nothing_said(report: Report, direct: Direct) -> None:
     a clip of speech.
     """
     started = time.process_time()
-    direct.hear(jfk().wave, PLAIN, PauseCutter())
+    direct.transcript(jfk().wave, PLAIN, PauseCutter())
     speech = time.process_time() - started
     sounds = {
         "silence": np.zeros(400_000),
@@ -211,7 +211,7 @@ def nothing_said(report: Report, direct: Direct) -> None:
     sounds |= {f"a second of {name}": wave[:16_000] for name, wave in sounds.items()}
     for name, wave in sounds.items():
         direct.asked, started = 0, time.process_time()
-        text = direct.hear(wave.astype(np.float32), replace(PLAIN, language=None), PauseCutter()).text
+        text = direct.transcript(wave.astype(np.float32), replace(PLAIN, language=None), PauseCutter()).text
         spent = time.process_time() - started
         report.line(f"{name}: {text!r}, {direct.asked} requests, {spent:.2f} CPU s; jfk.flac {speech:.2f}")
         report.goal(f"{name} gives words", met=not text)
@@ -230,7 +230,7 @@ def live(report: Report, direct: Direct) -> None:
         turns = [turn for turn in found if turn.speech]
         for turn in turns:
             started = time.monotonic()
-            texts.append(direct.hear(turn.wave, PLAIN, TurnOver(turn)).text)
+            texts.append(direct.transcript(turn.wave, PLAIN, TurnOver(turn)).text)
             spent.append(time.monotonic() - started)
         rate = score(whole.text, " ".join(texts))
         report.line(
@@ -257,14 +257,14 @@ class TurnOver:
         yield self.turn
 
 
-def precisions(report: Report, bundle: Path, exact: Path, said: list[Utterance]) -> None:
+def precisions(report: Report, bundle: Path, exact: Path, spoken: list[Utterance]) -> None:
     """Measure what int8 weights and the processor's own precision cost compared with 32 bits."""
-    recording = dict(recordings(said))["noise at 20 dB, pauses 0.2-3 s"]
+    recording = dict(recordings(spoken))["noise at 20 dB, pauses 0.2-3 s"]
     modes, rates = ("json", "conditioned"), {}
     for folder, precision in ((bundle, None), (exact, "f32")):
         direct = Direct(folder, precision)
         for mode in modes:
-            found = score(recording.text, direct.hear(recording.wave, MODES[mode], PauseCutter()).text)
+            found = score(recording.text, direct.transcript(recording.wave, MODES[mode], PauseCutter()).text)
             rates[precision, mode] = found.rate
             report.line(f"{'weights in 32 bits' if precision else 'as served'}, {mode}: {found}")
         direct.close()
@@ -273,7 +273,7 @@ def precisions(report: Report, bundle: Path, exact: Path, said: list[Utterance])
         report.goal(f"precision costs {cost:.2f} points, {mode}", met=cost <= MARGIN)
 
 
-def ids(report: Report, exact: Path, weights: Path, said: list[Utterance], most: int = 12) -> None:
+def ids(report: Report, exact: Path, weights: Path, spoken: list[Utterance], most: int = 12) -> None:
     """Check that ids of short clips in 32 bits are transformers': greedy with timestamps, greedy and five
     beams without.
     """
@@ -282,7 +282,7 @@ def ids(report: Report, exact: Path, weights: Path, said: list[Utterance], most:
     theirs = Transformers(weights, direct.whisper)
     for name, timestamps, beams in (("greedy, times", True, 1), ("greedy", False, 1), ("beam 5", False, 5)):
         prefix, other = text_prefix("transcribe", "en", timestamps=timestamps), 0
-        for one in said[:most]:
+        for one in spoken[:most]:
             arrays = {"WAV": one.wave[None], "TEXT_PREFIX": np.array([[prefix.encode()]], object)}
             arrays |= {"BEAM_WIDTH": np.array([[beams]], np.int32)} if beams > 1 else {}
             ours = [int(token) for token in direct.transcribe(arrays, {"TOKENS"})["TOKENS"].ravel()]
@@ -291,22 +291,24 @@ def ids(report: Report, exact: Path, weights: Path, said: list[Utterance], most:
                 other += 1
                 texts = [direct.whisper.vocabulary.text(tokens) for tokens in (ours, wanted)]
                 report.line(f"  {texts[0]!r}, transformers: {texts[1]!r}")
-        report.line(f"ids, {name}: {len(said[:most]) - other} of {len(said[:most])} clips as transformers'")
+        report.line(
+            f"ids, {name}: {len(spoken[:most]) - other} of {len(spoken[:most])} clips as transformers'"
+        )
         report.goal(f"ids, {name}: {other} clips differ", met=not other)
     direct.close()
 
 
-def word_times(report: Report, bundle: Path, weights: Path, said: list[Utterance], most: int = 12) -> None:
+def word_times(report: Report, bundle: Path, weights: Path, spoken: list[Utterance], most: int = 12) -> None:
     """Compare word times with openai/whisper's, in a recording of a minute with pauses."""
-    recording = join(random.Random(3).sample(said, min(most, len(said))), (0.2, 3), 1)
+    recording = join(random.Random(3).sample(spoken, min(most, len(spoken))), (0.2, 3), 1)
     heads = json.loads((weights / "generation_config.json").read_text("utf-8"))["alignment_heads"]
     theirs = openai_words(openai_model(weights, heads), recording.wave)
     direct = Direct(bundle)
-    ours = direct.hear(recording.wave, MODES["words"], PauseCutter()).words
+    ours = direct.transcript(recording.wave, MODES["words"], PauseCutter()).words
     direct.close()
     off = np.array(list(apart(ours, theirs)))
     report.line(
-        f"words: {len(off) // 2} that both hear, of {len(theirs)} by openai/whisper; {np.median(off):.3f} s "
+        f"words: {len(off) // 2} that both have, of {len(theirs)} by openai/whisper; {np.median(off):.3f} s "
         f"apart at the median, {np.quantile(off, 0.95):.2f} s at the 95th percentile"
     )
     report.goal(f"words are {np.median(off):.3f} s from openai/whisper's", met=np.median(off) <= APART)
@@ -348,31 +350,31 @@ def parts(given: argparse.Namespace) -> set[str]:
 def main() -> int:
     given, report = command_line(), Report()
     wanted, weights = parts(given), given.weights
-    said = [*utterances(weights.resolve(), given.sentences), *more(given.more)]
+    spoken = [*utterances(weights.resolve(), given.sentences), *more(given.more)]
     bundle = given.engines / given.model_id / "openvino"
     layout = weights / f"{given.model_id}.huggingface"
     if wanted & {"precision", "ids"}:
         exact = exact_bundle(weights, given.model_id)
         if "precision" in wanted:
-            precisions(report, bundle, exact, said)
+            precisions(report, bundle, exact, spoken)
         if "ids" in wanted:
-            ids(report, exact, layout, said)
+            ids(report, exact, layout, spoken)
     if "words" in wanted:
-        word_times(report, bundle, layout, said)
+        word_times(report, bundle, layout, spoken)
     direct = Direct(bundle)
-    heard = direct.hear(jfk().wave, PLAIN, PauseCutter()).text
-    report.line(f"{given.model_id}, {direct.graphs.precision}; jfk.flac: {heard}")
+    found = direct.transcript(jfk().wave, PLAIN, PauseCutter()).text
+    report.line(f"{given.model_id}, {direct.graphs.precision}; jfk.flac: {found}")
     if "silence" in wanted:
         nothing_said(report, direct)
     if "live" in wanted:
         live(report, direct)
     if "pairs" in wanted:
-        pairs(report, direct, said)
+        pairs(report, direct, spoken)
     if "long" in wanted:
         peer = WhisperModel(str(peer_folder(weights, given.model_id)), compute_type="int8")
-        long_recordings(report, direct, peer, said, given.orders)
+        long_recordings(report, direct, peer, spoken, given.orders)
     if "hour" in wanted:
-        hour(report, direct, said)
+        hour(report, direct, spoken)
     direct.close()
     end = f"{len(report.missed)} goals missed" if report.missed else "all goals met"
     report.line(f"\n{end}", *report.missed)

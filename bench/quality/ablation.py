@@ -81,17 +81,17 @@ def utterances(weights: Path, language: str) -> list[Utterance]:
     cache, spoken = weights / "voices" / "ablation", []
     for i, text in enumerate((HERE / TEXTS[language]).read_text("utf-8").splitlines()):
         voice, accent = voices[language][i % len(voices[language])], {"en": "en-us"}.get(language, language)
-        said = partial(say, weights, text, voice, 0.9 + i % 5 * 0.05, accent)
-        spoken.append(Utterance(text, kept(cache / f"{language}-{i}.npy", said)))
+        voiced = partial(say, weights, text, voice, 0.9 + i % 5 * 0.05, accent)
+        spoken.append(Utterance(text, kept(cache / f"{language}-{i}.npy", voiced)))
     return spoken
 
 
 def recordings(weights: Path, orders: range) -> Iterator[tuple[str, int, Recording]]:
     """Yield kind, order, and recording."""
-    said = {language: utterances(weights, language) for language in TEXTS}
+    spoken = {language: utterances(weights, language) for language in TEXTS}
     for order in orders:
         for number, (kind, (language, condition, pauses)) in enumerate(KINDS.items()):
-            parts = random.Random(31 + order).sample(said[language], len(said[language]))
+            parts = random.Random(31 + order).sample(spoken[language], len(spoken[language]))
             clean = join(parts, pauses, 1000 + order * len(KINDS) + number)
             yield kind, order, replace(clean, wave=conditions(50 + order)[condition](clean.wave))
 
@@ -109,7 +109,7 @@ def _run(given: argparse.Namespace, names: list[str]) -> None:
         def transcribed(one: tuple[str, int, Recording]) -> dict[str, Any]:
             kind, order, recording = one
             options = replace(OPTIONS, language=KINDS[kind][0])
-            found = direct.hear(recording.wave, options, PauseCutter())
+            found = direct.transcript(recording.wave, options, PauseCutter())
             starts = [segment.start for segment in found.segments]
             return {"kind": kind, "order": order, "text": found.text, "starts": starts}
 

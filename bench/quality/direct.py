@@ -86,11 +86,11 @@ class Direct:
         result = await loop.run_in_executor(self.threads, self.transcribe, arrays, set(outputs))
         return {name: result[name] for name in outputs}
 
-    def hear(self, wave: Floats, options: Options, cutter: Cutter) -> Transcript:
+    def transcript(self, wave: Floats, options: Options, cutter: Cutter) -> Transcript:
         """Transcribe a recording, samples [n] at 16 kHz, as the gateway does."""
-        return asyncio.run(self._hear(wave, options, cutter))
+        return asyncio.run(self._transcript(wave, options, cutter))
 
-    async def _hear(self, wave: Floats, options: Options, cutter: Cutter) -> Transcript:
+    async def _transcript(self, wave: Floats, options: Options, cutter: Cutter) -> Transcript:
         transcriber = Transcriber(self, WINDOWS_AT_ONCE)
         source = _windows(wave, cutter)
 

@@ -63,9 +63,9 @@ def interval(scores: Sequence[Score], samples: int = 2000) -> tuple[float, float
     return round(float(low), 2), round(float(high), 2)
 
 
-def lost(said: Sequence[str], text: str) -> list[str]:
+def lost(spoken: Sequence[str], text: str) -> list[str]:
     """Return utterances of which more than half of the words are missing."""
-    words = [PLAIN(one).split() for one in said]
+    words = [PLAIN(one).split() for one in spoken]
     found = jiwer.process_words([" ".join(word for one in words for word in one)], [PLAIN(text) or " "])
     missing = {
         i
@@ -74,7 +74,7 @@ def lost(said: Sequence[str], text: str) -> list[str]:
         for i in range(chunk.ref_start_idx, chunk.ref_end_idx)
     }
     gone, at = [], 0
-    for one, own in zip(said, words, strict=True):
+    for one, own in zip(spoken, words, strict=True):
         if sum(i in missing for i in range(at, at + len(own))) > len(own) / 2:
             gone.append(one)
         at += len(own)

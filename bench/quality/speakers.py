@@ -89,9 +89,9 @@ def ours(voices: InProcessVoices, sound: Floats) -> tuple[Diarization, Found]:
 
 def reference_url(weights: Path, voice: str) -> str:
     """Return a known speaker's reference, with words that no conversation has."""
-    said = conversations.texts("conversation.txt" if voice in JUDGED else "sentences.txt")
+    texts = conversations.texts("conversation.txt" if voice in JUDGED else "sentences.txt")
     sound = np.concatenate(
-        [np.load(conversations.place(weights, voice, text)).astype(np.float32) for text in said[24:26]]
+        [np.load(conversations.place(weights, voice, text)).astype(np.float32) for text in texts[24:26]]
     )[: 9 * RATE]
     return "data:audio/wav;base64," + base64.b64encode(wav(sound)).decode()
 
@@ -132,12 +132,12 @@ def written(conversation: Conversation) -> dict[str, Any]:
 
 def judge(weights: Path, bundle: Path, output: Path, manners: Sequence[Manner], url: str, names: str) -> None:
     """Write each recording, the truth and Conch's result."""
-    voices, said = InProcessVoices(bundle), conversations.texts("conversation.txt")
+    voices, texts = InProcessVoices(bundle), conversations.texts("conversation.txt")
     speakers = JUDGED if names == "judged" else TUNING
-    said = said if names == "judged" else conversations.texts("sentences.txt")[:9]
+    texts = texts if names == "judged" else conversations.texts("sentences.txt")[:9]
     output.mkdir(parents=True, exist_ok=True)
     for seed, manner in enumerate(manners, 101):
-        conversation = conversations.converse(weights, manner, speakers, said[:24], seed)
+        conversation = conversations.converse(weights, manner, speakers, texts[:24], seed)
         path = output / f"{conversation.name}.wav"
         path.write_bytes(wav(conversation.wave))
         diarization, found = ours(voices, conversation.wave)
@@ -172,8 +172,8 @@ def main() -> None:
     parser.add_argument("--voices", choices=["judged", "tuning"], default="judged")
     given = parser.parse_args()
     names = JUDGED if given.voices == "judged" else TUNING
-    said = conversations.texts("conversation.txt" if given.voices == "judged" else "sentences.txt")
-    conversations.speak(given.weights, names, said[:26])
+    texts = conversations.texts("conversation.txt" if given.voices == "judged" else "sentences.txt")
+    conversations.speak(given.weights, names, texts[:26])
     manners = [HOURS[number % len(HOURS)] for number in range(20)] if given.hours else MANNERS
     judge(given.weights, given.bundle, given.output, manners, given.url, given.voices)
 

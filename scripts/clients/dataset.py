@@ -75,7 +75,7 @@ def options(argv: Sequence[str] | None) -> argparse.Namespace:
         "path",
         type=Path,
         metavar="PATH",
-        help="JSONL manifest, folder with wav.scp and text, or folder with a .txt beside each recording",
+        help="JSONL manifest, folder with wav.scp and text, or folder with a .txt next to each recording",
     )
     add_options(parser)
     add_tasks(parser)

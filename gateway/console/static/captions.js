@@ -44,7 +44,7 @@ export class Captions {
       this.release();
       throw error;
     }
-    this.socket.onmessage = ({ data }) => this.hear(JSON.parse(data));
+    this.socket.onmessage = ({ data }) => this.receive(JSON.parse(data));
     this.socket.onclose = () => this.close(this.opened ? t("live.lost") : t("live.refused"));
   }
 
@@ -53,7 +53,7 @@ export class Captions {
       this.socket.send(JSON.stringify({ type, ...fields }));
   }
 
-  hear(event) {
+  receive(event) {
     if (event.type === "session.created") {
       this.opened = true;
       const transcription = { language: this.language || null, prompt: this.prompt };

@@ -102,7 +102,9 @@ class HttpFront:
             page = self.relay.metrics.page(await self.operator.statistics()) + await self.operator.of_triton()
             return request.reply(200, [("content-type", CONTENT_TYPE_LATEST)], page)
         if path == "/guard/suspect" and request.method == "POST":
-            self.relay.hear(request.headers["x-conch-fingerprint"], float(request.headers["x-conch-seconds"]))
+            self.relay.quarantine(
+                request.headers["x-conch-fingerprint"], float(request.headers["x-conch-seconds"])
+            )
             return request.reply(204)
         if OPERATION.fullmatch(path):
             return await self._operate(request)

@@ -282,14 +282,14 @@ class Relay:
 
     async def _tell(self, mark: str, seconds: float) -> None:
         """Quarantine a fingerprint in the whole pool; 0 seconds ends that."""
-        self.hear(mark, seconds)
+        self.quarantine(mark, seconds)
         headers = {"X-Conch-Fingerprint": mark, "X-Conch-Seconds": f"{seconds:g}"}
         for peer in self.peers:
             with suppress(Lost, TimeoutError):
                 async with asyncio.timeout(1):
                     await (await peer.http.request("POST", "/guard/suspect", headers)).body()
 
-    def hear(self, mark: str, seconds: float) -> None:
+    def quarantine(self, mark: str, seconds: float) -> None:
         """Apply what another guard of the pool, or this one, reports of a request."""
         if seconds > 0:
             self.suspicion.refuse(mark, seconds)

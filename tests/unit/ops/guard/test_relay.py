@@ -44,7 +44,7 @@ class Guard:
     def __init__(self) -> None:
         self.relay = Relay([], GuardMetrics())
         self.relay.returns = lambda: True
-        self.http, self.grpc = Http(self.relay.hear), None
+        self.http, self.grpc = Http(self.relay.quarantine), None
 
     def live(self) -> Life:
         life = Life(Http(), None)  # type: ignore[arg-type]
