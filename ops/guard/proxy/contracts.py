@@ -11,7 +11,10 @@ from conch.http_client import HttpClient, Lost
 from ..checks.contract import Contract
 
 MOST = 256
-HANDED = "x-conch-handed"
+HANDED = (
+    "x-conch-handed"  # in a guard's request to another; its value is LOST where a server was lost with it
+)
+LOST = "lost"
 
 
 class Contracts:

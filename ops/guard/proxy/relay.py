@@ -66,7 +66,7 @@ class Call(Generic[Result]):
     a target. Sending raises Lost.
 
     Attributes:
-        handed: another instance was lost with it, or could not take it; it is forwarded no further
+        handed: another guard has forwarded it, and it is forwarded no further
         lost: a guard or a server was lost with it; it may be forwarded, but the next server that is lost with
             it is the last
         until: when it stops waiting for a server's return if there is no other, as time.monotonic(); 0 for no
@@ -155,9 +155,11 @@ class Relay:
         )
         if not sent or (life.ending.done() and death is life.ending.result()):
             return False  # no server has read it
-        if call.handed or call.lost:
+        if call.lost or (call.handed and call.reads):
             raise Unavailable(GONE) if death is None or call.reads else self._condemn(call)
         call.lost = death is not None
+        if call.handed:  # it waits for this server: the other guard knows nothing of the loss
+            call.until = time.monotonic() + AWAY_SECONDS
         return not (call.reads or death is None or death.outside or self.suspicion.innocent(call.mark()))
 
     @property
@@ -213,10 +215,10 @@ class Relay:
             Lost: there is none that could read it.
             Unavailable: it was handed on before, or lost with the other instance.
         """
-        if call.handed:
+        if call.handed and not call.until:
             raise Unavailable(NOBODY, unread=True)
         self.turn += 1
-        for i in range(len(self.peers)):
+        for i in range(0 if call.handed else len(self.peers)):
             peer = self.peers[(self.turn + i) % len(self.peers)]
             self.metrics.handed_on.labels(call.model).inc()
             try:

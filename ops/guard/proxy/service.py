@@ -18,7 +18,7 @@ from conch.names import AT_ONCE
 
 from ..checks.contract import Contract
 from ..checks.json_requests import STOP, Checked
-from .contracts import HANDED, Contracts
+from .contracts import HANDED, LOST, Contracts
 from .relay import AWAY_SECONDS, NOBODY, Call, Relay, RelayTarget, Unavailable
 from .suspicion import fingerprint
 
@@ -94,10 +94,11 @@ class Service:
         passed: Mapping[str, str],
         *,
         streaming: bool = False,
-    ) -> Callable[[RelayTarget], Awaitable[Reply]]:
-        """Return a function that sends a checked request to a server or a guard. It raises Lost, also for an
-        answer that says that a stub is unhealthy or that a guard has no server, and Unavailable where the own
-        server's model is no longer the one that the request was checked against.
+    ) -> Callable[..., Awaitable[Reply]]:
+        """Return a function that sends a checked request to a server or a guard; `lost`: a server was lost
+        with it before. It raises Lost, also for an answer that says that a stub is unhealthy or that a guard
+        has no server, and Unavailable where the own server's model is no longer the one that the request was
+        checked against.
         """
         relay = self.relay
         sent = {
@@ -107,12 +108,12 @@ class Service:
         if checked.head_bytes:
             sent[HEAD_BYTES] = str(checked.head_bytes)
 
-        async def ask(target: RelayTarget) -> Reply:
+        async def ask(target: RelayTarget, *, lost: bool) -> Reply:
             own = target is relay.life
             if own and not await self._unchanged(target, contract):
                 raise Unavailable(CHANGED.format(contract.name))
             answer = await target.http.request(
-                "POST", path, sent if own else {**sent, HANDED: "1"}, checked.body
+                "POST", path, sent if own else {**sent, HANDED: LOST if lost else "1"}, checked.body
             )
             if streaming and answer.status == 200:
                 return Reply(answer)
@@ -161,22 +162,23 @@ def passed_on(headers: Mapping[str, str]) -> dict[str, str]:
 def calling(
     model: str,
     checked: Checked,
-    ask: Callable[[RelayTarget], Awaitable[Reply]],
+    ask: Callable[..., Awaitable[Reply]],
     headers: Mapping[str, str],
     until: float,
 ) -> Call[Reply]:
     """Make the relay's form of a checked request. `headers` are the client's, or another guard's; `until`:
     see Relay.back.
     """
-    return Call(
+    call: Call[Reply] = Call(
         model,
         lambda: mark(model, checked),
-        ask,
+        lambda target: ask(target, lost=call.lost),
         handed=HANDED in headers,
-        lost=LOST_ONCE in headers,
+        lost=LOST_ONCE in headers or headers.get(HANDED) == LOST,
         until=until,
         size=sum(len(part) for part in checked.body),
     )
+    return call
 
 
 def patience(headers: Mapping[str, str]) -> float:

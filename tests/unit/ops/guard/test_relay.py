@@ -168,10 +168,29 @@ async def test_whoever_is_lost_twice_is_refused() -> None:
     """
     one, two = pair()
     with pytest.raises(Unavailable, match="refused for a minute"):
-        await two.relay.run(call(two, one, "a", killing(two, OUTSIDE), handed=True))
+        await two.relay.run(call(two, one, "a", killing(two, OUTSIDE), handed=True, lost=True))
     await asyncio.sleep(0.05)
     with pytest.raises(Unavailable, match="not retried"):
         await one.relay.run(call(one, two, "a", fine))
+
+
+@pytest.mark.parametrize("death", [OUTSIDE, CRASH])
+async def test_what_another_instance_could_not_take_is_lost_once(death: Death) -> None:
+    """It waits for the server that it was handed to; only if that dies again it is refused."""
+    for again in (False, True):
+        one, two = pair()
+        dies = killing(two, death)
+        steps = iter([dies, dies if again else fine])
+        handed = call(two, one, "a", lambda steps=steps: next(steps)(), handed=True)
+        task = asyncio.ensure_future(two.relay.run(handed))
+        await asyncio.sleep(0.05)
+        assert not task.done()
+        two.live()
+        if again:
+            with pytest.raises(Unavailable, match="refused for a minute"):
+                await task
+        else:
+            assert await task == "fine"
 
 
 @pytest.mark.parametrize("death", [OUTSIDE, CRASH])
