@@ -11,10 +11,8 @@ from conch.http_client import HttpClient, Lost
 from ..checks.contract import Contract
 
 MOST = 256
-HANDED = (
-    "x-conch-handed"  # in a guard's request to another; its value is LOST where a server was lost with it
-)
-LOST = "lost"
+# In a guard's request to another; its value is LOST where a server was lost with it.
+HANDED, LOST = "x-conch-handed", "lost"
 
 
 class Contracts:

@@ -159,7 +159,7 @@ class Relay:
             raise Unavailable(GONE) if death is None or call.reads else self._condemn(call)
         call.lost = death is not None
         if call.handed:  # it waits for this server: the other guard knows nothing of the loss
-            call.until = time.monotonic() + AWAY_SECONDS
+            call.until = call.until or time.monotonic() + AWAY_SECONDS
         return not (call.reads or death is None or death.outside or self.suspicion.innocent(call.mark()))
 
     @property

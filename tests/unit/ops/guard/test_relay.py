@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from conch.http_client import Lost
+from ops.guard import life
 from ops.guard.metrics import GuardMetrics
 from ops.guard.proxy import relay as relaying
 from ops.guard.proxy.relay import Call, Death, Life, Relay, Unavailable
@@ -191,6 +192,20 @@ async def test_what_another_instance_could_not_take_is_lost_once(death: Death) -
                 await task
         else:
             assert await task == "fine"
+
+
+async def test_a_forwarded_request_is_not_run_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a server that lives and breaks each connection."""
+    monkeypatch.setattr(relaying, "AWAY_SECONDS", 0.3)
+    monkeypatch.setattr(life, "CAUSE_SECONDS", 0.01)
+    one, two = pair()
+
+    async def broken() -> str:
+        raise Lost("broken")
+
+    with pytest.raises(Unavailable, match="no instance"):
+        async with asyncio.timeout(5):
+            await two.relay.run(call(two, one, "a", broken, handed=True))
 
 
 @pytest.mark.parametrize("death", [OUTSIDE, CRASH])
