@@ -210,8 +210,8 @@ class AttentionPlaceholder:
     """
 
     def own(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        q, k, v = (part[0].transpose(0, 1) for part in (q, k, v))
-        return F.scaled_dot_product_attention(q, k, v, scale=scale).transpose(0, 1)[None]
+        q, k, v = (part.squeeze(2) for part in (q, k, v))
+        return F.scaled_dot_product_attention(q, k, v, scale=scale).unsqueeze(2)
 
     def memory(self, layer: int, q: Tensor, scale: float) -> Tensor:
         """Raise: there is no encoder output."""
@@ -242,9 +242,9 @@ class DecoderOnlyStep(DecoderStep):
     def forward(self, ids: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         *table, positions, last, bias = rest
         x = self.decoder(
-            ids[None], positions[None], AttentionPlaceholder(), table=table[0] if table else None
-        )[0]
-        logits = self.decoder.logits(x[last]) + bias
+            ids[:, None], positions[:, None], AttentionPlaceholder(), table=table[0] if table else None
+        )
+        logits = self.decoder.logits(x[:, 0][last]) + bias
         return logits, torch.logsumexp(logits, -1)
 
 
