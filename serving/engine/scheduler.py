@@ -333,6 +333,7 @@ class Scheduler:
 
     def _finish(self, job: Job) -> None:
         """Send its answer. Answers with megabytes of cross-attention are sent while the next steps run."""
+        self.leaving.end(job.request_id, time.monotonic())
         if job.seen is None:
             self._answer(job)
             return

@@ -240,6 +240,23 @@ def test_a_look_that_fails_is_its_own_request_s(monkeypatch: pytest.MonkeyPatch)
             heard.wait(1)
 
 
+def test_a_stop_that_comes_too_late_is_not_for_the_next_request() -> None:
+    """Under the same id, which clients reuse; a stop that came before its request is for one request."""
+    scheduler = Scheduler(Engine())
+
+    def tokens(steps: int = 3) -> int:
+        heard = Collected()
+        scheduler.submit(Job((1, 2), Sampling(2, -1), heard, np.zeros(1), request_id="a"))
+        scheduler.release_cancelled()
+        joined(scheduler, steps=steps)
+        return len(heard.wait(1)[0].ids)
+
+    scheduler.drop("a")
+    assert [tokens(0), tokens()] == [0, 2]
+    scheduler.drop("a")
+    assert tokens() == 2
+
+
 def test_a_stop_finds_an_answer_that_is_being_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes under its id afterwards is not stopped."""
     engine, heard, fetched = Engine(), Collected(), threading.Event()
