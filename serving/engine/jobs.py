@@ -103,9 +103,10 @@ class Job:
     first_row: int = 0
     position: int = 0
     reads: int = 0  # ids of its prompt that the next step reads
-    # Of time.monotonic(): when it came, was admitted, had its first token, joined the running batch, and when
-    # its client was last asked for.
+    # Of time.monotonic(): when it came, is due (what is due later joins later), was admitted, had its first
+    # token, joined the running batch, and when its client was last asked for.
     came: float = 0.0
+    due: float = 0.0
     admitted: float = 0.0
     begun: float = 0.0
     joined: float = 0.0

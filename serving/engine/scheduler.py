@@ -28,6 +28,8 @@ from .tracing import Spans
 MEASURE_SECONDS = 0.1  # between two looks at how full the batch is
 LOOK_SECONDS = 0.02  # between two checks for requests that were stopped or whose clients have left
 ALONE = 8  # times as many ids of prompts are read at once where no text waits for them
+# Seconds that a prompt yields to shorter ones that come later: for each id that must be read, and at most.
+YIELDS, LONGEST = 0.01, 30.0
 
 
 class Scheduler:
@@ -153,6 +155,8 @@ class Scheduler:
             return
         jobs = self._fitting(most)
         sources = [job for job in jobs if job.source is not None]
+        for job in jobs:
+            job.due = job.came + min(LONGEST, YIELDS * (len(job.prompt) - self._known(job)))
         try:
             for job, memory in zip(sources, self._encoded(sources), strict=True):
                 job.memory = memory
@@ -162,22 +166,42 @@ class Scheduler:
         self.admitting = []
 
     def begin(self, *, wait: bool = True) -> bool:
-        """Start requests whose inputs have been encoded; if nothing runs, `wait` for the first. Returns
-        whether any was started.
+        """Start requests whose inputs have been encoded; if nothing runs, `wait` for the first. Where prompts
+        are read in pieces, short ones are first. Returns whether any was started.
         """
-        before, most, read = len(self.running), self._prefill, 0
-        reading = any(job.reads for job in self.running)
+        begun, most, read = False, self._prefill, 0
+        reading = next((job for job in self.running if job.reads), None)
         while self.encoding:
-            job = self.encoding[0]
-            memory, known = job.memory, 0 if job.table is not None else self.batch.known(job.prompt)
+            job = min(self.encoding, key=lambda one: one.due) if most else self.encoding[0]
+            memory, known = job.memory, self._known(job)
             prompt = len(job.prompt) - known
             if memory is not None and not memory.ready(wait=wait and not self.running):
                 break
             if most and (read or reading) and read + prompt > most:  # one long prompt is read at a time
-                break
-            self._begin(self.encoding.popleft(), most, known)
-            read += prompt
-        return len(self.running) > before
+                if read or not (reading and self._pauses(reading, job, prompt)):
+                    break
+                reading = None
+            self.encoding.remove(job)
+            self._begin(job, most, known)
+            begun, read = begun or job in self.running[-1:], read + prompt
+        return begun
+
+    def _pauses(self, reading: Job, other: Job, prompt: int) -> bool:
+        """Let another prompt, with so many ids to read, be read first if it should be and what is read of the
+        first stays cached.
+        """
+        if other.due >= reading.due or prompt >= len(reading.prompt) - reading.position:
+            return False
+        if reading.rows[0].table is not None or not self._known(reading):
+            return False
+        self.running.remove(reading)
+        self.encoding.append(reading)
+        reading.position, reading.reads, reading.rows = 0, 0, []
+        return True
+
+    def _known(self, job: Job) -> int:
+        """Return how many ids of a prompt are cached."""
+        return 0 if job.table is not None else self.batch.known(job.prompt)
 
     @property
     def _prefill(self) -> int:
@@ -235,7 +259,7 @@ class Scheduler:
         """Start a job. `most` is the number of prompt ids that the next step reads, 0 for all; the first
         `known` are cached.
         """
-        job.joined = time.monotonic()
+        again, job.joined = job.joined > 0.0, time.monotonic()
         if job.memory is not None and job.memory.failed is not None:
             job.listener.fail(job.memory.failed)
             return
@@ -252,8 +276,9 @@ class Scheduler:
         job.choice = job.sampling if chooses else None
         job.read(None, 0 if job.table is not None else most, known)
         job.table = None  # its row has it
-        self.metrics.cached.inc(known)
-        self.metrics.read.inc(len(job.prompt) - known)
+        if not again:
+            self.metrics.cached.inc(known)
+            self.metrics.read.inc(len(job.prompt) - known)
         self.running.append(job)
 
     def step(self) -> None:

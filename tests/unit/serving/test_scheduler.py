@@ -400,3 +400,40 @@ def test_long_prompts_are_read_between_the_steps_of_others() -> None:
     scheduler.waiting.append(job(40, 1))
     joined(scheduler, steps=2)
     assert engine.read[-2:] == [[(0, 32)], [(32, 8)]]
+
+
+def test_short_prompts_are_read_before_long_ones() -> None:
+    """But after those that have waited for long."""
+    engine = Reads()
+    scheduler = Scheduler(engine, Limits(max_rows=5, prefill_tokens=4))
+    text, longer, short, old = job(2, 30), job(12, 1), job(9, 1), job(11, 1)
+    scheduler.submit(text)
+    joined(scheduler)
+    for one in (longer, short, old):
+        scheduler.submit(one)
+    old.came -= 60
+    scheduler.admit(3)
+    for _ in range(9):
+        joined(scheduler)
+    pieces = [piece for step in engine.read[1:] for piece in step if piece]
+    assert pieces == [(0, 4), (4, 4), (8, 3), (0, 4), (4, 4), (8, 1), (0, 4), (4, 4), (8, 4)]
+
+
+@pytest.mark.parametrize("cached", [0, 8])
+def test_a_long_prompt_is_put_off_where_what_was_read_of_it_stays_cached(cached: int) -> None:
+    engine = Reads()
+    scheduler = Scheduler(engine, Limits(max_rows=5, prefill_tokens=4))
+    text, long, short = job(2, 30), job(24, 1), job(15, 1)
+    for one in (text, long):
+        scheduler.submit(one)
+        joined(scheduler, steps=3 if one is long else 1)
+    engine.cached = cached
+    scheduler.submit(short)
+    while len(scheduler.running) > 1 or scheduler.encoding:
+        joined(scheduler)
+    pieces = [piece for step in engine.read[1:] for piece in step if piece]
+    whole = [(8, 4), (12, 4), (16, 4), (20, 4)]
+    assert pieces[:3] == [(0, 4), (4, 4), (8, 4)]
+    assert pieces[3:] == (
+        [(8, 4), (12, 3), *whole] if cached else [*whole[1:], (0, 4), (4, 4), (8, 4), (12, 3)]
+    )
