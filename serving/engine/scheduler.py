@@ -184,6 +184,8 @@ class Scheduler:
             self.encoding.remove(job)
             self._begin(job, most, known)
             begun, read = begun or job in self.running[-1:], read + prompt
+            if most and reading:  # on a GPU each is a pass of its own
+                break
         return begun
 
     def _pauses(self, reading: Job, other: Job, prompt: int) -> bool:
