@@ -32,19 +32,7 @@ from speech.windows import Window
 from .direct import Direct
 from .exact import exact_bundle
 from .peer import peer_folder
-from .recordings import (
-    Recording,
-    Utterance,
-    clicks,
-    conditions,
-    jfk,
-    join,
-    more,
-    music,
-    noisy,
-    pink,
-    utterances,
-)
+from .recordings import Recording, Utterance, clicks, conditions, jfk, join, more, music, pink, utterances
 from .reference import Transformers, apart, openai_model, openai_words
 from .scores import Score, lost, score
 
@@ -117,10 +105,8 @@ def long_recordings(
         report.line(f"\n{name}: {len(recording.wave) / 16000:.0f} s")
         for mode, chosen in PEERS.items():
             started = time.process_time()
-            text = " ".join(
-                segment.text for segment in peer.transcribe(recording.wave, language="en", **chosen)[0]
-            )
-            found = score(recording.text, text)
+            segments = peer.transcribe(recording.wave, language="en", **chosen)[0]
+            found = score(recording.text, " ".join(segment.text for segment in segments))
             report.line(f"  faster-whisper {mode:14} {found}  {time.process_time() - started:6.1f} CPU s")
             for kind in (name, "all"):
                 theirs[kind, mode] += found
@@ -142,9 +128,8 @@ def long_recordings(
         for mode in MODES:
             own = ours[kind, mode]
             report.line(f"  conch {mode:23} {own}")
-            report.goal(
-                f"{kind}, {mode}: {own.rate:.2f} % against {best:.2f} %", met=own.rate <= best + MARGIN
-            )
+            wrong = f"{kind}, {mode}: {own.rate:.2f} % against {best:.2f} %"
+            report.goal(wrong, met=own.rate <= best + MARGIN)
             report.goal(f"{kind}, {mode}: {own.lost:.2f} % deleted", met=own.lost <= MOST_DELETED)
 
 
@@ -157,9 +142,8 @@ def pairs(report: Report, direct: Direct, spoken: list[Utterance], count: int = 
         found = direct.transcript(recording.wave, MODES["words"], PauseCutter())
         texts = [text_of(mode, found) for mode in ("json", "verbose_json", "words")]
         gone += any(lost([one.text for one in recording.utterances], text) for text in texts)
-        offsets += [
-            min(abs(segment.start - start) for segment in found.segments) for start in recording.starts
-        ]
+        begins = np.array([segment.start for segment in found.segments])
+        offsets += [float(np.abs(begins - start).min()) for start in recording.starts]
     report.line(
         f"\n{count} pairs 2 s apart: {gone} with an utterance lost; beginnings off by "
         f"{np.median(offsets):.2f} s at the median, {max(offsets):.2f} s at most"
@@ -223,7 +207,8 @@ def live(report: Report, direct: Direct) -> None:
     and in noise, and no other turn.
     """
     whole = jfk()
-    for name, wave in {"jfk.flac": whole.wave, "jfk.flac at 12 dB": noisy(whole.wave, 12)}.items():
+    noisy = conditions(7)["noise at 12 dB"](whole.wave)
+    for name, wave in {"jfk.flac": whole.wave, "jfk.flac at 12 dB": noisy}.items():
         cutter, texts, spent = TurnCutter(TurnDetection(silence=0.5)), list[str](), list[float]()
         silence = 1e-4 * np.random.default_rng(1).standard_normal(16_000).astype(np.float32)
         found = [*cutter.feed(np.concatenate([wave, silence])), *cutter.finish()]
@@ -322,13 +307,9 @@ def command_line() -> argparse.Namespace:
     parser.add_argument("--model-id", default="base")
     parser.add_argument("--engines", type=Path, default=Path("engines"))
     parser.add_argument("--weights", type=Path, default=Path("weights"))
-    parser.add_argument(
-        "--more", type=Path, help="a folder of NAME.wav and NAME.txt, added to the bundled voices"
-    )
+    parser.add_argument("--more", type=Path, help="a folder of NAME.wav and NAME.txt, added to the voices")
     parser.add_argument("--sentences", type=int, help="how many of the sentences the voices say; all of 70")
-    parser.add_argument(
-        "--orders", type=int, default=1, help="in how many orders the sentences are joined to long recordings"
-    )
+    parser.add_argument("--orders", type=int, default=1, help="orders of the sentences in long recordings")
     parser.add_argument("--only", choices=PARTS)
     parser.add_argument("--hour", action="store_true", help="an hour in one file as well")
     given = parser.parse_args()

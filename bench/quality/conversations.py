@@ -11,7 +11,7 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -81,9 +81,8 @@ def styles(weights: Path) -> Path:
     folder = weights / "voices" / "kokoro-js"
     if not (folder / "package").exists():
         folder.mkdir(parents=True, exist_ok=True)
-        packed = subprocess.run(
-            ["npm", "pack", "--silent", PACKAGE], cwd=folder, check=True, capture_output=True, text=True
-        )
+        command = ["npm", "pack", "--silent", PACKAGE]
+        packed = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
         with tarfile.open(folder / packed.stdout.split()[-1]) as archive:
             archive.extractall(folder, filter="data")
     return folder / "package" / "voices"
@@ -91,30 +90,21 @@ def styles(weights: Path) -> Path:
 
 def _spoken(job: tuple[Path, str, str, float, Path]) -> None:
     weights, voice, text, speed, path = job
-    kept(path, partial(say, weights, text, voice, speed))
+    kept(path, lambda: _voices(weights).say(text, voice, speed))
 
 
-def say(weights: Path, text: str, voice: str, speed: float, language: str = "en-us") -> Floats:
-    """Synthesize a text as `Voices.say` does, in one of Kokoro's voices, which are loaded once."""
-    if weights not in _LOADED:
-        _LOADED[weights] = Voices(weights, styles(weights))
-    return _LOADED[weights].say(text, voice, speed, language)
-
-
-_LOADED: dict[Path, Voices] = {}
+@cache
+def _voices(weights: Path) -> Voices:
+    return Voices(weights, styles(weights))
 
 
 def speak(weights: Path, voices: Sequence[str], texts: Sequence[str], processes: int = 2) -> None:
     """Synthesize each text in each voice once, and store it under `weights`."""
+    every = (*BACK_CHANNELS, *texts)
+    speeds = [float(np.random.default_rng(i).uniform(0.9, 1.15)) for i in range(len(every))]
     jobs = [
-        (
-            weights,
-            voice,
-            text,
-            float(np.random.default_rng(i).uniform(0.9, 1.15)),
-            place(weights, voice, text),
-        )
-        for i, text in enumerate((*BACK_CHANNELS, *texts))
+        (weights, voice, text, speed, place(weights, voice, text))
+        for text, speed in zip(every, speeds, strict=True)
         for voice in voices
     ]
     _spoken(jobs[0])  # fetches the model before several processes would
@@ -169,16 +159,9 @@ def converse(
     def put(speaker: int, text: str, start: int, gain: float = 1.0) -> int:
         sound = np.load(place(weights, names[speaker], text)).astype(np.float32)
         wave[start : start + len(sound)] += sound * np.float32(levels[speaker] * gain)
-        begin = start / RATE
-        turns.append(
-            SpokenTurn(
-                names[speaker],
-                text,
-                begin,
-                begin + len(sound) / RATE,
-                tuple((begin + a, begin + b) for a, b in spans(sound)),
-            )
-        )
+        begin, end = start / RATE, (start + len(sound)) / RATE
+        spoken = tuple((begin + a, begin + b) for a, b in spans(sound))
+        turns.append(SpokenTurn(names[speaker], text, begin, end, spoken))
         return start + len(sound)
 
     while at < total - 12 * RATE:

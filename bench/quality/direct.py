@@ -21,6 +21,7 @@ from serving.audio.whisper import Whisper
 from serving.engine.answers import Answers
 from serving.engine.collected import Collected
 from serving.engine.inputs import parse
+from serving.engine.openvino.runtime import OpenVinoRuntime
 from serving.engine.scheduler import Scheduler
 from speech.cutters import Cutter
 from speech.model import Arrays
@@ -39,26 +40,14 @@ class Direct:
 
     def __init__(self, bundle: Path, precision: str | None = None) -> None:
         parameters = load_parameters(bundle)
-        if (bundle / "engine" / "architecture.json").exists():
-            from serving.engine.torch.runtime import TorchRuntime  # on a GPU, where OpenVINO need not be
-
-            self.graphs: Any = TorchRuntime(bundle / "engine", parameters)
-        else:
-            from serving.engine.openvino.runtime import OpenVinoRuntime
-
-            self.graphs = OpenVinoRuntime(bundle / "engine", precision)
+        self.graphs = OpenVinoRuntime(bundle / "engine", precision)
         self.scheduler = Scheduler(self.graphs)
         self.scheduler.start()
         self.whisper = Whisper(bundle)
         self.threads = ThreadPoolExecutor(16)
         manifest = Manifest.load(bundle)
-        self.pool = Pool(
-            manifest.model,
-            "whisper",
-            (0,),
-            capabilities=frozenset(manifest.capabilities),
-            beams=parameters.get("beams", 1),
-        )
+        able, beams = frozenset(manifest.capabilities), parameters.get("beams", 1)
+        self.pool = Pool(manifest.model, "whisper", (0,), capabilities=able, beams=beams)
         self.asked = 0
 
     def close(self) -> None:

@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import resample_poly
 
+from ops.demo import JFK
 from speech import media
 
 from .voices import NAMES, RATE, Voices
 
 Floats = NDArray[np.float32]
 HERE = Path(__file__).parent
-JFK = HERE.parents[1] / "miniatures" / "recordings" / "jfk.flac"
 JFK_TEXT = (
     "And so, my fellow Americans, ask not what your country can do for you, ask what you can do for your "
     "country."
@@ -38,12 +38,11 @@ class Utterance:
 
 @dataclass(frozen=True)
 class Recording:
-    """Utterances in one recording; `starts` and `ends` of each in seconds."""
+    """Utterances in one recording; `starts` of each in seconds."""
 
     wave: Floats
     utterances: tuple[Utterance, ...]
     starts: tuple[float, ...]
-    ends: tuple[float, ...]
 
     @property
     def text(self) -> str:
@@ -87,28 +86,24 @@ def utterances(weights: Path, most: int | None = None) -> list[Utterance]:
 
 def more(folder: Path | None) -> list[Utterance]:
     """Load a user's own recordings: NAME.wav next to NAME.txt."""
-    texts = sorted(folder.glob("*.txt")) if folder else []
-    return [
-        Utterance(
-            path.read_text("utf-8").strip(),
-            trimmed(media.decode(path.with_suffix(".wav"), max_seconds=600, time_limit=60)),
-        )
-        for path in texts
-    ]
+    found = []
+    for path in sorted(folder.glob("*.txt")) if folder else ():
+        wave = media.decode(path.with_suffix(".wav"), max_seconds=600, time_limit=60)
+        found.append(Utterance(path.read_text("utf-8").strip(), trimmed(wave)))
+    return found
 
 
 def join(parts: Sequence[Utterance], pauses: tuple[float, float], seed: int) -> Recording:
     """Join utterances with pauses of random lengths, each speaker at their own level."""
     rng = np.random.default_rng(seed)
-    pieces, starts, ends, at = [], [], [], 0
+    pieces, starts, at = [], [], 0
     for part in parts:
         silence = np.zeros(int(rng.uniform(*pauses) * RATE), np.float32)
         level = np.float32(10 ** (rng.uniform(-6, 0) / 20))
         pieces += [silence, part.wave * level]
         starts.append((at + len(silence)) / RATE)
         at += len(silence) + len(part.wave)
-        ends.append(at / RATE)
-    return Recording(np.concatenate(pieces), tuple(parts), tuple(starts), tuple(ends))
+    return Recording(np.concatenate(pieces), tuple(parts), tuple(starts))
 
 
 def _mixed(wave: Floats, other: Floats, decibels: float) -> Floats:
@@ -124,9 +119,8 @@ def pink(count: int, seed: int) -> Floats:
     streets.
     """
     spectrum = np.fft.rfft(np.random.default_rng(seed).standard_normal(count))
-    return np.asarray(
-        np.fft.irfft(spectrum / np.sqrt(np.maximum(np.arange(len(spectrum)), 1)), count), np.float32
-    )
+    falling = spectrum / np.sqrt(np.maximum(np.arange(len(spectrum)), 1))
+    return np.asarray(np.fft.irfft(falling, count), np.float32)
 
 
 def music(count: int, seed: int) -> Floats:
@@ -144,11 +138,6 @@ def noisy(wave: Floats, decibels: float, seed: int = 7) -> Floats:
     return _mixed(wave, pink(len(wave), seed), decibels)
 
 
-def over_music(wave: Floats, decibels: float, seed: int = 7) -> Floats:
-    """Mix samples [n] with chords, so many decibels below them."""
-    return _mixed(wave, music(len(wave), seed), decibels)
-
-
 def telephone(wave: Floats) -> Floats:
     """Resample samples [n] through 8 kHz."""
     return np.asarray(resample_poly(resample_poly(wave, 1, 2), 2, 1), np.float32)
@@ -160,7 +149,7 @@ def conditions(noise: int) -> dict[str, Callable[[Floats], Floats]]:
         "clean": lambda wave: wave,
         "noise at 20 dB": lambda wave: noisy(wave, 20, noise),
         "noise at 12 dB": lambda wave: noisy(wave, 12, noise),
-        "music at 15 dB": lambda wave: over_music(wave, 15, noise),
+        "music at 15 dB": lambda wave: _mixed(wave, music(len(wave), noise), 15),
         "telephone": telephone,
     }
 

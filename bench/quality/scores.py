@@ -9,10 +9,9 @@ from dataclasses import dataclass
 
 import jiwer
 import numpy as np
-from whisper_normalizer.basic import BasicTextNormalizer
 from whisper_normalizer.english import EnglishTextNormalizer
 
-PLAIN, BASIC = EnglishTextNormalizer(), BasicTextNormalizer()
+PLAIN = EnglishTextNormalizer()
 
 
 @dataclass(frozen=True)
@@ -47,10 +46,9 @@ class Score:
         return f"{self.rate:5.2f} % ({self.deleted} deleted)"
 
 
-def score(reference: str, text: str, language: str = "en") -> Score:
+def score(reference: str, text: str) -> Score:
     """Compare a text with its reference."""
-    plain = PLAIN if language == "en" else BASIC
-    found = jiwer.process_words([plain(reference)], [plain(text) or " "])
+    found = jiwer.process_words([PLAIN(reference)], [PLAIN(text) or " "])
     words = found.hits + found.substitutions + found.deletions
     return Score(words, found.substitutions, found.deletions, found.insertions)
 

@@ -27,16 +27,11 @@ COLUMNS = ("DER", "with overlap", "no collar", "JER")
 
 def sherpa(folder: Path) -> Callable[[Path], Turns]:
     """Run sherpa-onnx on the same two networks, with its defaults."""
+    segmentation, voice = (str(folder / f"{name}.onnx") for name in ("segmentation", "voice"))
+    pyannote = sherpa_onnx.OfflineSpeakerSegmentationPyannoteModelConfig(model=segmentation)
     config = sherpa_onnx.OfflineSpeakerDiarizationConfig(
-        segmentation=sherpa_onnx.OfflineSpeakerSegmentationModelConfig(
-            pyannote=sherpa_onnx.OfflineSpeakerSegmentationPyannoteModelConfig(
-                model=str(folder / "segmentation.onnx")
-            ),
-            num_threads=2,
-        ),
-        embedding=sherpa_onnx.SpeakerEmbeddingExtractorConfig(
-            model=str(folder / "voice.onnx"), num_threads=2
-        ),
+        segmentation=sherpa_onnx.OfflineSpeakerSegmentationModelConfig(pyannote=pyannote, num_threads=2),
+        embedding=sherpa_onnx.SpeakerEmbeddingExtractorConfig(model=voice, num_threads=2),
         clustering=sherpa_onnx.FastClusteringConfig(num_clusters=-1, threshold=0.5),
     )
     pipeline = sherpa_onnx.OfflineSpeakerDiarization(config)
@@ -82,18 +77,9 @@ def words(row: dict[str, Any]) -> dict[str, float]:
     """Return word errors in percent: of all, of each speaker's, and how many have the right name."""
 
     def stream(turns: list[dict[str, Any]]) -> Any:
-        return meeteval.io.SegLST(
-            [
-                {
-                    "session_id": "a",
-                    "speaker": turn["speaker"],
-                    "words": turn["text"],
-                    "start_time": turn["start"],
-                    "end_time": turn["end"],
-                }
-                for turn in turns
-            ]
-        )
+        names = {"speaker": "speaker", "words": "text", "start_time": "start", "end_time": "end"}
+        rows = [{theirs: turn[own] for theirs, own in names.items()} for turn in turns]
+        return meeteval.io.SegLST([{"session_id": "a", **row} for row in rows])
 
     truth, found = stream(row["turns"]), stream(row["words"]["segments"])
     by_speaker = meeteval.wer.cpwer(truth, found)["a"]
@@ -157,9 +143,8 @@ def main() -> None:
             if name in row:
                 count = len({speaker for _, _, speaker in row[name]["turns"]})
                 speed = 100 * row[name]["seconds"] / row["seconds"]
-                judged.append(
-                    (row["set"], name, [*errors(row, row[name]["turns"]), 100.0 * (count == real), speed])
-                )
+                measured = [*errors(row, row[name]["turns"]), 100.0 * (count == real), speed]
+                judged.append((row["set"], name, measured))
         if "words" in row:
             spoken.append((row["set"], "conch", list(words(row).values())))
     print("| recordings | system |", " | ".join(COLUMNS), "| number right, % | time, % |")

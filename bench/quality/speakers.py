@@ -11,9 +11,8 @@ import argparse
 import asyncio
 import base64
 import json
-import resource
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -24,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.performance.speech.cells import wav
+from bench.performance.stage import own_memory
 from serving.engine.openvino.encoder import OpenVinoEncoder
 from speech.speakers.diarize import diarize
 from speech.speakers.local import Chunk, windows
@@ -44,9 +44,6 @@ MANNERS = (
     *[Manner("three in noise", 3, 5, 0.1, "noise")] * 3,
     *[Manner("three on the telephone", 3, 5, 0.1, "telephone")] * 3,
     Manner("five for an hour", 5, 60, 0.1),
-)
-HOURS = tuple(
-    Manner(f"one for an hour, {channel}", 1, 60, 0.0, channel) for channel in ("clean", "noise", "telephone")
 )
 
 
@@ -90,10 +87,8 @@ def ours(voices: InProcessVoices, sound: Floats) -> tuple[Diarization, Found]:
 def reference_url(weights: Path, voice: str) -> str:
     """Return a known speaker's reference, with words that no conversation has."""
     texts = conversations.texts("conversation.txt" if voice in JUDGED else "sentences.txt")
-    sound = np.concatenate(
-        [np.load(conversations.place(weights, voice, text)).astype(np.float32) for text in texts[24:26]]
-    )[: 9 * RATE]
-    return "data:audio/wav;base64," + base64.b64encode(wav(sound)).decode()
+    parts = [np.load(conversations.place(weights, voice, text)).astype(np.float32) for text in texts[24:26]]
+    return "data:audio/wav;base64," + base64.b64encode(wav(np.concatenate(parts)[: 9 * RATE])).decode()
 
 
 def transcribed(url: str, path: Path, known: dict[str, str]) -> dict[str, Any]:
@@ -109,16 +104,13 @@ def transcribed(url: str, path: Path, known: dict[str, str]) -> dict[str, Any]:
     }
     began = time.monotonic()
     with path.open("rb") as file:
-        answer = httpx.post(
-            f"{url}/v1/audio/transcriptions", data=fields, files={"file": file}, timeout=3600
-        ).raise_for_status()
+        answer = httpx.post(f"{url}/v1/audio/transcriptions", data=fields, files={"file": file}, timeout=3600)
     segments = [
-        {**segment, "text": PLAIN(segment["text"])}
-        for segment in answer.json()["segments"]
+        {"text": PLAIN(segment["text"]), **{name: segment[name] for name in ("start", "end", "speaker")}}
+        for segment in answer.raise_for_status().json()["segments"]
         if segment["text"]
     ]
-    kept = [{name: segment[name] for name in ("start", "end", "text", "speaker")} for segment in segments]
-    return {"segments": kept, "seconds": time.monotonic() - began}
+    return {"segments": segments, "seconds": time.monotonic() - began}
 
 
 def written(conversation: Conversation) -> dict[str, Any]:
@@ -130,35 +122,28 @@ def written(conversation: Conversation) -> dict[str, Any]:
     }
 
 
-def judge(weights: Path, bundle: Path, output: Path, manners: Sequence[Manner], url: str, names: str) -> None:
+def judge(weights: Path, bundle: Path, output: Path, url: str, names: str) -> None:
     """Write each recording, the truth and Conch's result."""
     voices, texts = InProcessVoices(bundle), conversations.texts("conversation.txt")
     speakers = JUDGED if names == "judged" else TUNING
     texts = texts if names == "judged" else conversations.texts("sentences.txt")[:9]
     output.mkdir(parents=True, exist_ok=True)
-    for seed, manner in enumerate(manners, 101):
+    for seed, manner in enumerate(MANNERS, 101):
         conversation = conversations.converse(weights, manner, speakers, texts[:24], seed)
-        path = output / f"{conversation.name}.wav"
+        path, kept = (output / f"{conversation.name}.{ending}" for ending in ("wav", "json"))
         path.write_bytes(wav(conversation.wave))
         diarization, found = ours(voices, conversation.wave)
-        known = (
-            json.loads(path.with_suffix(".json").read_text("utf-8"))
-            if path.with_suffix(".json").exists()
-            else {}
-        )
+        known = json.loads(kept.read_text("utf-8")) if kept.exists() else {}
         row = {**known, **written(conversation), "set": manner.name, "conch": asdict(found)}
-        first = manner not in manners[: seed - 101]
+        first = manner not in MANNERS[: seed - 101]
         if url and first and manner.minutes <= 10:  # words take longer than turns
             row["words"] = transcribed(url, path, {})
             references = {name: reference_url(weights, name) for name in conversation.speakers}
             row["known"] = transcribed(url, path, references)
-        path.with_suffix(".json").write_text(json.dumps(row), "utf-8")
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(
-            f"{conversation.name}: {len(conversation.speakers)} speakers, {len(diarization.voices)} found, "
-            f"{found.seconds / row['seconds']:.4f} of its length, {memory:.0f} MB at most",
-            flush=True,
-        )
+        kept.write_text(json.dumps(row), "utf-8")
+        speed = f"{found.seconds / row['seconds']:.4f} of its length, {own_memory():.0f} MB at most"
+        count = f"{len(conversation.speakers)} speakers, {len(diarization.voices)} found"
+        print(f"{conversation.name}: {count}, {speed}", flush=True)
 
 
 def main() -> None:
@@ -168,14 +153,12 @@ def main() -> None:
     parser.add_argument("--bundle", type=Path, default=Path("engines/speakers/openvino"))
     parser.add_argument("--output", type=Path, default=Path(".conch/speakers"))
     parser.add_argument("--url", default="", help="of a stack that transcribes, for words by speaker")
-    parser.add_argument("--hours", action="store_true", help="twenty hours of one speaker each instead")
     parser.add_argument("--voices", choices=["judged", "tuning"], default="judged")
     given = parser.parse_args()
     names = JUDGED if given.voices == "judged" else TUNING
     texts = conversations.texts("conversation.txt" if given.voices == "judged" else "sentences.txt")
     conversations.speak(given.weights, names, texts[:26])
-    manners = [HOURS[number % len(HOURS)] for number in range(20)] if given.hours else MANNERS
-    judge(given.weights, given.bundle, given.output, manners, given.url, given.voices)
+    judge(given.weights, given.bundle, given.output, given.url, given.voices)
 
 
 if __name__ == "__main__":

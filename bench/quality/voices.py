@@ -65,17 +65,16 @@ KOKORO_VOICES = ("jf_alpha", "jf_gongitsune", "jf_nezumi", "jf_tebukuro", "jm_ku
 NAMES = ("joe", *KOKORO_VOICES)
 
 
-def phonemes(text: str, language: str) -> str:
+def phonemes(text: str) -> str:
     """Return IPA, with the punctuation that voices pause at."""
     parts = re.split(r"([,.;:!?])", text)
-    spoken = (part if re.fullmatch(r"[,.;:!?]?", part) else " " + _ipa(part, language) for part in parts)
+    spoken = (part if re.fullmatch(r"[,.;:!?]?", part) else " " + _ipa(part) for part in parts)
     return "".join(spoken).strip()
 
 
-def _ipa(text: str, language: str) -> str:
-    done = subprocess.run(
-        ["espeak-ng", "-q", "--ipa", "-v", language, text], check=True, capture_output=True, text=True
-    )
+def _ipa(text: str) -> str:
+    command = ["espeak-ng", "-q", "--ipa", "-v", "en-us", text]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
     return " ".join(done.stdout.split()).replace("\u200d", "").replace("͡", "")
 
 
@@ -90,11 +89,8 @@ class Voices:
     def _kokoro(self) -> tuple[onnxruntime.InferenceSession, dict[str, int], dict[str, Floats]]:
         folder = fetch(KOKORO, (), self.weights).folder
         session = onnxruntime.InferenceSession(str(folder / "part.bin"), providers=["CPUExecutionProvider"])
-        return (
-            session,
-            json.loads((folder / "vocab.json").read_text("utf-8"))["vocab"],
-            dict(np.load(folder / "voices_ja.npz")),
-        )
+        vocabulary = json.loads((folder / "vocab.json").read_text("utf-8"))["vocab"]
+        return session, vocabulary, dict(np.load(folder / "voices_ja.npz"))
 
     @cached_property
     def _joe(self) -> tuple[onnxruntime.InferenceSession, dict[str, list[int]]]:
@@ -102,19 +98,16 @@ class Voices:
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         return session, json.loads(path.with_suffix(".onnx.json").read_text("utf-8"))["phoneme_id_map"]
 
-    def say(self, text: str, voice: str, speed: float = 1.0, language: str = "en-us") -> Floats:
-        """Synthesize `text` in a voice of NAMES, pronounced in one of espeak-ng's languages: mono float32 at
-        16 kHz, silence at both ends removed, peak 0.5.
+    def say(self, text: str, voice: str, speed: float = 1.0) -> Floats:
+        """Synthesize `text` in a voice of NAMES: mono float32 at 16 kHz, silence at both ends removed, peak
+        0.5.
         """
-        sounds = phonemes(text, language)
-        wave, rate = (
-            (self._say_joe(sounds, speed), 22_050)
-            if voice == "joe"
-            else (self._say_kokoro(sounds, voice, speed), 24_000)
-        )
-        wave = np.asarray(
-            resample_poly(wave, 320, 441) if rate == 22_050 else resample_poly(wave, 2, 3), np.float32
-        )
+        sounds = phonemes(text)
+        if voice == "joe":  # 22,050 Hz
+            wave = resample_poly(self._say_joe(sounds, speed), 320, 441)
+        else:  # 24,000 Hz
+            wave = resample_poly(self._say_kokoro(sounds, voice, speed), 2, 3)
+        wave = np.asarray(wave, np.float32)
         wave *= 0.5 / np.abs(wave).max()
         loud = np.flatnonzero(np.abs(wave) > 0.005)
         return wave[loud[0] : loud[-1] + 1]
@@ -124,12 +117,8 @@ class Voices:
         (piper's defaults).
         """
         session, known = self._joe
-        ids = [
-            *known["^"],
-            0,
-            *(i for sound in text if sound in known for i in (*known[sound], 0)),
-            *known["$"],
-        ]
+        sounds = [i for sound in text if sound in known for i in (*known[sound], 0)]
+        ids = [*known["^"], 0, *sounds, *known["$"]]
         inputs = {
             "input": np.array([ids], np.int64),
             "input_lengths": np.array([len(ids)], np.int64),
@@ -142,11 +131,8 @@ class Voices:
         for theirs, ours in TO_KOKORO.items():
             text = text.replace(theirs, ours)
         tokens = [known[sound] for sound in text if sound in known]
-        rows = (
-            np.fromfile(self.styles / f"{voice}.bin", "<f4").reshape(-1, 256)
-            if self.styles
-            else styles[voice]
-        )
+        rows = styles[voice] if self.styles is None else np.fromfile(self.styles / f"{voice}.bin", "<f4")
+        rows = rows.reshape(-1, 256)
         style = rows[min(len(tokens), len(rows)) - 1].reshape(1, 256)
         inputs = {
             "tokens": np.array([[0, *tokens, 0]], np.int64),
