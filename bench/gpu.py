@@ -26,10 +26,7 @@ TO_STOP, KILLED = 60.0, 10.0
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
 # answers: the miniatures say what they say on a CPU (miniatures/expected.json).
 TESTS: Mapping[str, tuple[str, ...]] = {
-    "kernels": (
-        *PYTEST,
-        *("tests/unit/serving/" + name for name in ("test_kernels.py", "test_choosing.py")),
-    ),
+    "kernels": (*PYTEST, *("tests/unit/serving/" + name for name in ("test_kernels.py", "test_choosing.py"))),
     "engines": (*PYTEST, "tests/unit/serving/test_text_engines.py", "-k", "torch"),
     "decoders": (*PYTEST, "tests/unit/serving/test_decoders.py", "-k", "torch or pieces_are"),
     "graphs": (*PYTEST, "tests/unit/serving/test_torch_graphs.py"),
@@ -47,7 +44,6 @@ BENCHES: Mapping[str, tuple[str, ...]] = {
     "kill": (sys.executable, "-m", "bench.performance.torch_stack", "--instances", "2", "--kill"),
     "text": (sys.executable, "-m", "bench.performance.torch_text", "--static"),
     "gateway": (sys.executable, "-m", "bench.performance.gateway_load"),
-    "ranks": (sys.executable, "-m", "bench.performance.torch_ranks"),
     "prompts": (sys.executable, "-m", "bench.performance.torch_prompts"),
 }
 

@@ -15,36 +15,55 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
 
+from conch.bundle import EngineFacts
+from serving.architectures.shape import Shape
+from serving.architectures.transformer import Transformer
 from serving.engine.collected import Collected
 from serving.engine.jobs import Job, Limits
 from serving.engine.sampling import Sampling
 from serving.engine.scheduler import Scheduler
-from serving.engine.torch.runtime import TorchRuntime
+from serving.engine.torch.runtime import WEIGHTS, TorchRuntime
 
 from .stage import Results
 from .torch_engine import Load, machine
-from .torch_ranks import LLAVA_7B, make
 
 POSITIONS, ROWS, RUNNING, JOINING, EACH = 2048, 48, 24, 24, 0.25
 READ, NEW = 512, 64
-LLAMA = replace(LLAVA_7B, targets=POSITIONS)
+FORM: dict[str, Any] = {"activation": "silu", "gated": True, "norm": "rms", "bias": False, "rotary": True}
+# Width, width of a head, vocabulary, layers, heads, inner width.
+LLAMA = Shape("llama", 4_096, 128, 32_064, 32, 32, 11_008, targets=POSITIONS, **FORM)
+QWEN = Shape("llama", 3_584, 128, 152_064, 28, 28, 18_944, targets=POSITIONS, **FORM)
 SHAPES = {
     "llama-7b": LLAMA,
     "llama-3.1-8b": replace(LLAMA, vocabulary=128_256, decoder_inner=14_336, key_heads=8),
-    "qwen2.5-7b": replace(
-        LLAMA,
-        width=3_584,
-        vocabulary=152_064,
-        decoder_layers=28,
-        decoder_heads=28,
-        decoder_inner=18_944,
-        key_heads=4,
-        qkv_bias=True,
-    ),
+    "qwen2.5-7b": replace(QWEN, key_heads=4, qkv_bias=True),
 }
+
+
+def make(folder: Path, shape: Shape) -> None:
+    """Write an engine folder; random numbers are repeated, which makes no product faster."""
+    torch.manual_seed(0)
+    numbers = (0.02 * torch.randn((1 << 22) + 1)).half()
+
+    def filled(name: str, tensor: Tensor) -> Tensor:
+        if name.endswith("norm.weight"):
+            return torch.ones(tensor.shape, dtype=torch.float16)
+        times = -(-tensor.numel() // len(numbers))
+        own = numbers.roll(crc32(name.encode()))  # no two weights are alike
+        return own.repeat(times)[: tensor.numel()].view(tensor.shape).clone()
+
+    with torch.device("meta"):
+        state = Transformer(shape).state_dict()
+    save_file({name: filled(name, tensor) for name, tensor in state.items()}, folder / WEIGHTS)
+    shape.save(folder)
+    EngineFacts(shape.family, shape.targets, shape.vocabulary, 0).save(folder)
 
 
 def prompt(number: int, length: int) -> tuple[int, ...]:
