@@ -16,7 +16,7 @@ import re
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -56,9 +56,8 @@ def sentence_transformers(weights: Path) -> Embed:
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(str(weights), device="cpu")
-    return lambda texts: np.asarray(
-        model.encode(list(texts), batch_size=64, normalize_embeddings=True, show_progress_bar=False)
-    )
+    options = {"batch_size": 64, "normalize_embeddings": True, "show_progress_bar": False}
+    return lambda texts: np.asarray(model.encode(list(texts), **options))
 
 
 def fastembed(weights: Path, folder: Path) -> Embed:
@@ -95,11 +94,8 @@ def fastembed(weights: Path, folder: Path) -> Embed:
         source = weights / file
         content = source.read_text("utf-8") if source.exists() else '{"pad_token": "[PAD]"}'
         (folder / file).write_text(content, "utf-8")
-    made = TextEmbedding(
-        "sentence-transformers/all-MiniLM-L6-v2",
-        specific_model_path=str(folder),
-        threads=len(os.sched_getaffinity(0)),
-    )
+    name, threads = "sentence-transformers/all-MiniLM-L6-v2", len(os.sched_getaffinity(0))
+    made = TextEmbedding(name, specific_model_path=str(folder), threads=threads)
     return lambda texts: np.array(list(made.embed(list(texts), batch_size=64)))
 
 
@@ -119,13 +115,6 @@ def rate(embed: Embed, texts: Sequence[str], batch: int, clients: int, seconds: 
         return sum(threads.map(work, range(clients))) / (time.monotonic() - started)
 
 
-def engines(arguments: argparse.Namespace, folder: Path) -> Iterator[tuple[str, Embed]]:
-    """Return all engines to compare."""
-    yield "Conch", ours(arguments.url)
-    yield "sentence-transformers", sentence_transformers(arguments.weights)
-    yield "fastembed", fastembed(arguments.weights, folder)
-
-
 def main() -> None:
     """Print a table: texts per second, medians of the rounds, and the ratio to the better peer."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -136,7 +125,11 @@ def main() -> None:
     arguments = parser.parse_args()
     texts = sentences()
     with tempfile.TemporaryDirectory() as folder:
-        compared = dict(engines(arguments, Path(folder)))
+        compared = {
+            "Conch": ours(arguments.url),
+            "sentence-transformers": sentence_transformers(arguments.weights),
+            "fastembed": fastembed(arguments.weights, Path(folder)),
+        }
     first = {name: embed(texts[:64]) for name, embed in compared.items()}
     for name, vectors in first.items():
         print(f"{name}: least cosine with Conch {(vectors * first['Conch']).sum(1).min():.5f}")

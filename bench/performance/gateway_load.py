@@ -136,9 +136,8 @@ def gateway(port: int) -> Iterator[tuple[int, Synchronized[int]]]:
             "CONCH_GATEWAY_PORT": str(port),
             "CONCH_RECORDINGS_PER_INSTANCE": "256",
         }
-        process = subprocess.Popen(
-            [sys.executable, "-m", "gateway"], env=environment, stdout=subprocess.DEVNULL
-        )
+        command = [sys.executable, "-m", "gateway"]
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
         try:
             _wait(port)
             yield process.pid, asked

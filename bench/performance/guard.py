@@ -70,17 +70,14 @@ def perf_analyzer(home: Path) -> tuple[str, dict[str, str]]:
     binary, libraries = home / "perf_analyzer", home / "libraries"
     if not binary.exists():
         libraries.mkdir(parents=True, exist_ok=True)
-        subprocess.run(
-            [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(home), WHEEL], check=True
-        )
+        fetch = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(home), WHEEL]
+        subprocess.run(fetch, check=True)
         with zipfile.ZipFile(next(home.glob("tritonclient-*.whl"))) as wheel:
             name = next(name for name in wheel.namelist() if name.endswith("/perf_analyzer"))
             binary.write_bytes(wheel.read(name))
         binary.chmod(0o755)
-    vendored = next(
-        ROOT.glob(".venv/serve/lib/python3*/site-packages/nvidia_pytriton.libs"),
-        Path(sysconfig.get_paths()["purelib"]),
-    )
+    pytriton = ROOT.glob(".venv/serve/lib/python3*/site-packages/nvidia_pytriton.libs")
+    vendored = next(pytriton, Path(sysconfig.get_paths()["purelib"]))
     for short, pattern in (("libb64.so.0d", "libb64-*"), ("libcudart.so.12", "libcudart-*")):
         (libraries / short).unlink(missing_ok=True)
         (libraries / short).symlink_to(next(vendored.glob(pattern)))
@@ -90,26 +87,12 @@ def perf_analyzer(home: Path) -> tuple[str, dict[str, str]]:
 @contextmanager
 def guarded(model: str, engines: Path, home: Path) -> Iterator[None]:
     """Start a guard with its tritonserver, both on loopback ports."""
-    instance = Instance(
-        0,
-        model,
-        "",
-        str(engines / model / "openvino"),
-        tuple(sorted(os.sched_getaffinity(0))),
-        GUARD["http"],
-        GUARD["grpc"],
-    )
-    Deployment((instance,), (Pool(model, "", (0,)),)).save(home / "deployment.json")
-    python = ROOT / ".venv/serve/bin/python"
-    command = [
-        str(python),
-        "-m",
-        "ops.guard",
-        "--deployment",
-        str(home / "deployment.json"),
-        "--state-dir",
-        str(home),
-    ]
+    bundle, cores = str(engines / model / "openvino"), tuple(sorted(os.sched_getaffinity(0)))
+    instance = Instance(0, model, "", bundle, cores, GUARD["http"], GUARD["grpc"])
+    written = home / "deployment.json"
+    Deployment((instance,), (Pool(model, "", (0,)),)).save(written)
+    python = str(ROOT / ".venv/serve/bin/python")
+    command = [python, "-m", "ops.guard", "--deployment", str(written), "--state-dir", str(home)]
     with (home / "guard.log").open("wb") as log:
         process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
     try:
@@ -137,19 +120,8 @@ def measured(
     Raises:
         RuntimeError: perf_analyzer found no stable figure.
     """
-    command = [
-        binary,
-        "-m",
-        model,
-        "-u",
-        url,
-        "-i",
-        protocol,
-        "--concurrency-range",
-        str(at_once),
-        "--input-data",
-        str(data),
-    ]
+    command = [binary, "-m", model, "-u", url, "-i", protocol]
+    command += ["--concurrency-range", str(at_once), "--input-data", str(data)]
     command += ["-p", "2000", "-s", "30", "-r", "20", "--percentile=50"]
     output = subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout
     if not (found := FOUND.search(output)):
@@ -176,16 +148,15 @@ def main() -> None:
                     runs: dict[str, list[tuple[float, float]]] = {"direct": [], "guard": []}
                     for _ in range(arguments.rounds):
                         for way, urls in (("direct", DIRECT), ("guard", GUARD)):
-                            runs[way].append(
-                                measured(binary, environment, model, urls[protocol], protocol, at_once, data)
-                            )
+                            url = urls[protocol]
+                            one = measured(binary, environment, model, url, protocol, at_once, data)
+                            runs[way].append(one)
                     for way, rows in runs.items():
                         throughput, p50 = (statistics.median(column) for column in zip(*rows, strict=True))
                         cells.append(GuardCell(model, protocol, at_once, way, throughput, p50))
                         print(json.dumps(dataclasses.asdict(cells[-1])), flush=True)
-    (ROOT / "docs/benchmarks/guard.json").write_text(
-        json.dumps([dataclasses.asdict(cell) for cell in cells], indent=1) + "\n"
-    )
+    written = [dataclasses.asdict(cell) for cell in cells]
+    (ROOT / "docs/benchmarks/guard.json").write_text(json.dumps(written, indent=1) + "\n")
     shutil.rmtree(home / "backends", ignore_errors=True)
 
 

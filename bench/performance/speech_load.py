@@ -51,9 +51,8 @@ def kserve_request(seed: int, *, words: bool = False) -> tuple[str, bytes, dict[
 def gateway_request(model: str, file: bytes | None, seed: int) -> tuple[str, bytes, dict[str, str]]:
     """Return the same for the gateway; `file` is a WAV to send instead of generated audio."""
     line = uuid.uuid4().hex
-    fields = {"model": model, "language": "en", "beam_width": "1"} | (
-        {} if file else {"max_tokens": str(TOKENS)}
-    )
+    fields = {"model": model, "language": "en", "beam_width": "1"}
+    fields |= {} if file else {"max_tokens": str(TOKENS)}
     parts = [
         f'--{line}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
         for name, value in fields.items()
@@ -81,11 +80,7 @@ def vary(body: bytearray, headers: dict[str, str], number: int) -> None:
 
 
 def client(
-    url: str,
-    make: Make,
-    threads: int,
-    seconds: float,
-    seed: int,
+    url: str, make: Make, threads: int, seconds: float, seed: int
 ) -> tuple[list[tuple[float, float]], list[str]]:
     """Return each request's start and duration in seconds of time.monotonic(), and the failures."""
     address, took, failed = urlsplit(url), list[tuple[float, float]](), list[str]()
@@ -121,13 +116,7 @@ def client(
     return took, failed
 
 
-def measure(
-    url: str,
-    make: Make,
-    in_flight: int,
-    seconds: float,
-    window: float = WINDOW,
-) -> dict[str, float]:
+def measure(url: str, make: Make, in_flight: int, seconds: float, window: float = WINDOW) -> dict[str, float]:
     """Return requests per second, audio per second, and durations, for `in_flight` clients.
 
     Raises:
@@ -137,10 +126,8 @@ def measure(
     shares = [in_flight // processes + (i < in_flight % processes) for i in range(processes)]
     began = time.monotonic()
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-        running = [
-            pool.submit(client, url, make, share, seconds, seed) for seed, share in enumerate(shares, 1)
-        ]
-        ended = [each.result() for each in running]
+        asked = [pool.submit(client, url, make, own, seconds, seed) for seed, own in enumerate(shares, 1)]
+        ended = [each.result() for each in asked]
     took = [one for each, _ in ended for one in each]
     if failed := [one for _, each in ended for one in each]:
         raise RuntimeError(f"{len(failed)} of {len(took) + len(failed)} requests failed: {failed[0]}")

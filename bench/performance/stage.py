@@ -79,11 +79,8 @@ def running(
         "ENGINES_DIR": str(engines),
     }
     os.environ.update(environment)
-    subprocess.run(
-        [sys.executable, "-m", "build", "engines", "--target", target, "--weights", str(weights)],
-        cwd=ROOT,
-        check=True,
-    )
+    command = [sys.executable, "-m", "build", "engines", "--target", target, "--weights", str(weights)]
+    subprocess.run(command, cwd=ROOT, check=True)
     layout = LocalDeployment.from_environment()
     process, plan = start(layout, ROOT / ".venv/serve/bin/python")
     try:
@@ -119,10 +116,7 @@ def own_memory() -> float:
 
 def peer(module: str, *arguments: str) -> list[dict[str, Any]]:
     """Run `module` in a fresh process and read the measurements, JSON objects, that it prints."""
-    command = [sys.executable, "-m", module, *arguments]
-    lines = subprocess.run(
-        command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
-    ).stdout.splitlines()
-    rows = [line for line in lines if line.startswith('{"who"')]
+    output = subprocess.check_output([sys.executable, "-m", module, *arguments], cwd=ROOT, text=True)
+    rows = [line for line in output.splitlines() if line.startswith('{"who"')]
     print("\n".join(rows), flush=True)
     return [json.loads(row) for row in rows]

@@ -172,10 +172,8 @@ def encoder(runtime: TorchRuntime) -> Iterator[tuple[str, Any]]:
         with torch.inference_mode(), runtime.device.on(runtime.device.encodes):
             ms = timed(partial(_in_turn, pieces))
         tflops = size * flop / ms / 1e9
-        yield (
-            f"encoder {size}",
-            {"ms": round(ms, 2), "tflops": round(tflops), "of_peak": round(tflops / peak, 3)},
-        )
+        share = round(tflops / peak, 3)
+        yield f"encoder {size}", {"ms": round(ms, 2), "tflops": round(tflops), "of_peak": share}
 
 
 def _in_turn(pieces: Sequence[Callable[[], object]]) -> None:
@@ -293,9 +291,7 @@ def machine() -> dict[str, str]:
     found = {"torch": torch.__version__, "python": sys.version.split()[0]}
     if torch.cuda.is_available():
         query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-        found["gpu"] = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[
-            0
-        ]
+        found["gpu"] = subprocess.check_output(query, text=True).splitlines()[0]
         found["cuda"], found["cudnn"] = str(torch.version.cuda), str(torch.backends.cudnn.version())
     return found
 

@@ -93,18 +93,8 @@ def timed_cell(
         list(pool.map(timed, clips))
     wall = time.perf_counter() - started
     done = len(clips) * per_call
+    rtfx, per_second = round(done * seconds / wall, 1), round(done / wall, 2)
     p50, p95, p99 = (round(float(np.percentile(latencies, p)), 4) for p in (50, 95, 99))
-    cell = Cell(
-        who,
-        seconds,
-        concurrency,
-        done,
-        round(done * seconds / wall, 1),
-        round(done / wall, 2),
-        p50,
-        p95,
-        p99,
-        round(memory()),
-    )
+    cell = Cell(who, seconds, concurrency, done, rtfx, per_second, p50, p95, p99, round(memory()))
     print(json.dumps(dataclasses.asdict(cell)), flush=True)
     return cell

@@ -79,10 +79,8 @@ def main() -> None:
             gateway(file)
             row[:] = between - begin, time.perf_counter() - between
     alone, whole = 1000 * np.median(times[WARM:], axis=0)
-    print(
-        f"Triton {alone:.1f} ms, gateway {whole:.1f} ms: {whole - alone:.1f} ms more, of which decoding "
-        f"{1000 * decoding(file):.1f}"
-    )
+    more = f"{whole - alone:.1f} ms more, of which decoding {1000 * decoding(file):.1f}"
+    print(f"Triton {alone:.1f} ms, gateway {whole:.1f} ms: {more}")
 
 
 if __name__ == "__main__":

@@ -222,24 +222,16 @@ class Bench:
         for many, goal in wanted.items():
             speed = {row["who"]: row["per_second"] for row in measured if row["concurrency"] == many}
             peers = [value for who, value in speed.items() if who.startswith("faster-whisper")]
-            reached = (
-                f"**{speed['Conch'] / max(peers):.2f}**" if "Conch" in speed and peers else "not measured"
-            )
+            both = "Conch" in speed and peers
+            reached = f"**{speed['Conch'] / max(peers):.2f}**" if both else "not measured"
             lines.append(f"| {many} in flight: × faster-whisper's best | {goal} | {reached} |")
-        lines += [
-            "",
-            "| | in flight | clips | clips/s | RTFx | p50 | p95 | WER (95 %) | MB |",
-            "|" + "---|" * 9,
-        ]
+        lines += ["", "| | in flight | clips | clips/s | RTFx | p50 | p95 | WER (95 %) | MB |"]
+        lines.append("|" + "---|" * 9)
         for row in sorted(measured, key=lambda row: (row["concurrency"], -row["per_second"])):
             rate = "" if row["wer"] is None else "{} % ({}–{})".format(row["wer"], *row["interval"])
-            numbers = (
-                f"{row['per_second']:g}{spread(row)} | {row['rtfx']:g} | {row['p50']:.2f} | {row['p95']:.2f}"
-            )
-            lines.append(
-                f"| {row['who']} | {row['concurrency']} | {row['requests']} | {numbers} | {rate} | "
-                f"{row['memory']:g} |"
-            )
+            pace = f"{row['per_second']:g}{spread(row)} | {row['rtfx']:g}"
+            took = f"{row['p50']:.2f} | {row['p95']:.2f} | {rate} | {row['memory']:g}"
+            lines.append(f"| {row['who']} | {row['concurrency']} | {row['requests']} | {pace} | {took} |")
         return lines
 
 

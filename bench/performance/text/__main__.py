@@ -23,12 +23,8 @@ from .report import goals, kept, report
 
 def everybody(model: BenchModel, peers: Sequence[str]) -> list[TextCell]:
     """Measure Conch, then each peer."""
-    rows = [
-        row
-        for name in peers
-        for row in peer("bench.performance.text", "--peer", name, "--models", model.name)
-    ]
-    return conch(model) + [TextCell(**row) for row in rows]
+    found = [peer("bench.performance.text", "--peer", name, "--models", model.name) for name in peers]
+    return conch(model) + [TextCell(**row) for rows in found for row in rows]
 
 
 def main() -> None:
@@ -46,10 +42,8 @@ def main() -> None:
         return
     runs = kept(models)
     for model in models:
-        when = (
-            f"on {machine()}, {time.strftime('%Y-%m-%d')}, load average when it began "
-            f"{os.getloadavg()[0]:.1f}"
-        )
+        load = f"load average when it began {os.getloadavg()[0]:.1f}"
+        when = f"on {machine()}, {time.strftime('%Y-%m-%d')}, {load}"
         measured = list[list[TextCell]]()
         for number in range(arguments.runs):
             measured.append(everybody(model, arguments.peers))

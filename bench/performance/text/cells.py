@@ -18,7 +18,7 @@ from ..stage import WORK, middle
 
 PROMPTS = (16, 96, 32, 160, 64, 24, 128, 48)
 REQUESTS = {1: 8, 8: 16, 32: 32}  # by concurrency; whole rounds of PROMPTS
-CONCH, INT8, CT2, HF = "Conch", "Conch, int8", "CTranslate2", "transformers"
+CT2, HF = "CTranslate2", "transformers"
 
 
 @dataclass(frozen=True)
@@ -91,10 +91,7 @@ def requests(model: BenchModel, count: int) -> list[BenchRequest]:
     """Return mixed lengths, the same for all systems, without special ids (the first and the last)."""
     random = np.random.default_rng(count)
     pairs = itertools.islice(itertools.cycle(zip(PROMPTS, model.answers, strict=True)), count)
-    return [
-        BenchRequest(tuple(random.integers(10, model.vocabulary - 200, length).tolist()), wanted)
-        for length, wanted in pairs
-    ]
+    return [one(model, pair, random) for pair in pairs]
 
 
 def measure(who: str, model: BenchModel, concurrency: int, call: Call, batch: int = 1) -> TextCell:
@@ -131,8 +128,6 @@ def middles(runs: Sequence[Sequence[TextCell]]) -> list[TextCell]:
     return [TextCell(**middle(rows, "tokens_per_second")) for rows in found.values()]
 
 
-def one(model: BenchModel, lengths: tuple[int, int]) -> BenchRequest:
-    """Make a request of given lengths."""
-    return BenchRequest(
-        tuple(np.random.default_rng(3).integers(10, model.vocabulary - 200, lengths[0]).tolist()), lengths[1]
-    )
+def one(model: BenchModel, lengths: tuple[int, int], random: np.random.Generator) -> BenchRequest:
+    """Make a request: so many random ids to read, and to generate."""
+    return BenchRequest(tuple(random.integers(10, model.vocabulary - 200, lengths[0]).tolist()), lengths[1])

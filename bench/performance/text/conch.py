@@ -17,24 +17,13 @@ from gateway.triton import decode, encode
 from ops.local import HOST, LocalDeployment
 
 from ..stage import running
-from .cells import (
-    CONCH,
-    INT8,
-    REQUESTS,
-    BenchModel,
-    BenchRequest,
-    Call,
-    TextCell,
-    Timed,
-    measure,
-    one,
-    summed,
-)
+from .cells import REQUESTS, BenchModel, BenchRequest, Call, TextCell, Timed, measure, one, summed
 
 # (Ids to read, tokens to make) of short requests, of which so many run next to long ones.
 SHORT_ONE, FIRST_ONE, LONG_ONE = (16, 5), (16, 2), (16, 500)
 SHORT_ONES, OTHERS = 40, 8
 SETTLE = 2.0  # seconds until the long ones run
+CONCH, INT8 = "Conch", "Conch, int8"
 ALONE, WITH_A_LONG_ONE = "Conch, five tokens alone", "Conch, five tokens next to 500"
 FIRST_ALONE = "Conch, streamed, two tokens alone"
 FIRST_WITH_OTHERS = f"Conch, streamed, two tokens next to {OTHERS} others"
@@ -76,14 +65,11 @@ def streamed(layout: LocalDeployment) -> Call:
         client.start_stream(lambda result, error: answers.put((result, error, time.perf_counter())))
         inputs = []
         for name, array in {**tensors(request), "streaming": np.array([[True]])}.items():
-            inputs.append(
-                grpc.InferInput(name, list(array.shape), "BOOL" if array.dtype == bool else "INT32")
-            )
+            kind = "BOOL" if array.dtype == bool else "INT32"
+            inputs.append(grpc.InferInput(name, list(array.shape), kind))
             inputs[-1].set_data_from_numpy(array)
-        begin = time.perf_counter()
-        client.async_stream_infer(
-            "tensorrt_llm_stream", inputs, outputs=[grpc.InferRequestedOutput("sequence_length")]
-        )
+        outputs, begin = [grpc.InferRequestedOutput("sequence_length")], time.perf_counter()
+        client.async_stream_infer("tensorrt_llm_stream", inputs, outputs=outputs)
         marks = list[float]()
         while len(marks) < request.wanted:
             result, error, at = answers.get(timeout=600)
@@ -99,7 +85,7 @@ def streamed(layout: LocalDeployment) -> Call:
 def some(who: str, model: BenchModel, call: Call, lengths: tuple[int, int] = SHORT_ONE) -> TextCell:
     """Send short requests one after another."""
     begin = time.perf_counter()
-    timed = [call([one(model, lengths)])[0] for _ in range(SHORT_ONES)]
+    timed = [call([one(model, lengths, np.random.default_rng(3))])[0] for _ in range(SHORT_ONES)]
     return summed(who, model, 1, SHORT_ONES * lengths[1], time.perf_counter() - begin, timed)
 
 
@@ -110,7 +96,7 @@ def long_ones(model: BenchModel, call: Call, count: int) -> Iterator[None]:
 
     def run() -> None:
         while not over.is_set():
-            call([one(model, LONG_ONE)])
+            call([one(model, LONG_ONE, np.random.default_rng(3))])
 
     threads = [threading.Thread(target=run) for _ in range(count)]
     for thread in threads:

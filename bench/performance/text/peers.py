@@ -63,13 +63,8 @@ def ct2_call(model: BenchModel, precision: str, workers: int) -> Call:
     import ctranslate2
 
     kind = ctranslate2.Generator if model.alone else ctranslate2.Translator
-    engine = kind(
-        str(converted(model)),
-        "cpu",
-        compute_type=precision,
-        inter_threads=workers,
-        intra_threads=max(1, cores() // workers),
-    )
+    threads = {"inter_threads": workers, "intra_threads": max(1, cores() // workers)}
+    engine = kind(str(converted(model)), "cpu", compute_type=precision, **threads)
 
     def call(group: Sequence[BenchRequest]) -> list[Timed]:
         begin, first = time.perf_counter(), dict[int, float]()
@@ -84,30 +79,15 @@ def ct2_call(model: BenchModel, precision: str, workers: int) -> Call:
                 first.setdefault(step.batch_id, time.perf_counter() - begin)
             return bool(made >= group[step.batch_id].wanted)
 
-        texts, longest = (
-            [[f"<{i}>" for i in request.ids] for request in group],
-            max(request.wanted for request in group),
-        )
+        texts = [[f"<{i}>" for i in request.ids] for request in group]
+        longest = max(request.wanted for request in group)
+        options: dict[str, Any] = {"callback": token, "asynchronous": True}
         if model.alone:
-            results = engine.generate_batch(
-                texts,
-                max_length=longest,
-                min_length=longest,
-                include_prompt_in_result=False,
-                callback=token,
-                asynchronous=True,
-            )
-            made = [len(result.result().sequences[0]) for result in results]
+            options |= {"max_length": longest, "min_length": longest, "include_prompt_in_result": False}
+            made = [len(one.result().sequences[0]) for one in engine.generate_batch(texts, **options)]
         else:
-            results = engine.translate_batch(
-                texts,
-                max_decoding_length=longest,
-                min_decoding_length=longest,
-                beam_size=1,
-                callback=token,
-                asynchronous=True,
-            )
-            made = [len(result.result().hypotheses[0]) for result in results]
+            options |= {"max_decoding_length": longest, "min_decoding_length": longest, "beam_size": 1}
+            made = [len(one.result().hypotheses[0]) for one in engine.translate_batch(texts, **options)]
         assert made == [request.wanted for request in group], f"{made} tokens were made: unequal work"
         last = time.perf_counter() - begin
         return [(first[i], last) for i in range(len(group))]
@@ -135,11 +115,8 @@ def transformers_call(model: BenchModel, precision: str) -> Call:
     from transformers import StoppingCriteria, StoppingCriteriaList
 
     torch.set_num_threads(cores())
-    loaded = (
-        getattr(library, model.architecture)
-        .from_pretrained(checkpoint(model), dtype=getattr(torch, precision))
-        .eval()
-    )
+    architecture, dtype = getattr(library, model.architecture), getattr(torch, precision)
+    loaded = architecture.from_pretrained(checkpoint(model), dtype=dtype).eval()
 
     class Clock(StoppingCriteria):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -150,11 +127,8 @@ def transformers_call(model: BenchModel, precision: str) -> Call:
             return torch.zeros(len(ids), dtype=torch.bool)
 
     def call(group: Sequence[BenchRequest]) -> list[Timed]:
-        clock, width, longest = (
-            Clock(),
-            max(len(request.ids) for request in group),
-            max(request.wanted for request in group),
-        )
+        clock, width = Clock(), max(len(request.ids) for request in group)
+        longest = max(request.wanted for request in group)
         ids = torch.tensor([[0] * (width - len(request.ids)) + list(request.ids) for request in group])
         mask = torch.tensor([[0] * (width - len(request.ids)) + [1] * len(request.ids) for request in group])
         with torch.no_grad():

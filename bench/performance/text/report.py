@@ -9,8 +9,28 @@ from collections.abc import Iterator, Sequence
 from math import isnan, nan
 
 from ..stage import DOCS, spread
-from .cells import CONCH, CT2, HF, INT8, LONG, MODELS, PROMPTS, REQUESTS, SHORT, BenchModel, Runs, TextCell
-from .conch import ALONE, FIRST_ALONE, FIRST_WITH_OTHERS, OTHERS, WITH_A_LONG_ONE
+from .cells import CT2, HF, LONG, MODELS, PROMPTS, REQUESTS, SHORT, BenchModel, Runs, TextCell
+from .conch import ALONE, CONCH, FIRST_ALONE, FIRST_WITH_OTHERS, INT8, OTHERS, WITH_A_LONG_ONE
+
+INTRODUCTION = f"""\
+Random weights of the shapes of flan-t5-small, bart-base and gpt2-medium, the same for all; greedy; all cores
+for each. Conch computes in the precision that the CPU multiplies natively (bf16 here), with weights as they
+are or, "int8", with `compress = "int8"` in the catalog.
+
+Random weights know no words, so every system reads and generates ids. Conch is measured at its tritonserver,
+`tensorrt_llm` over HTTP and `tensorrt_llm_stream` ("streamed") over gRPC, without gateway and tokenizer; the
+client shares its cores. The peers are called in their own process. Prompts have {min(PROMPTS)} to
+{max(PROMPTS)} ids, answers {min(LONG)} to {max(LONG)} (gpt2-medium: {min(SHORT)} to {max(SHORT)}), mixed; EOS
+is suppressed, so that every system generates exactly the requested tokens. With CTranslate2 a row leaves its
+batch when it has made its tokens; transformers works until the longest row has. Peers wait until a batch is
+full; every request in it is charged the batch's latency.
+"""
+END = """
+With several runs, all systems ran in turns: each figure is their median, with the lowest and the highest
+speed in brackets. Runs are short: differences of a few per cent are noise.
+
+![tokens per second](text-cpu.png)
+"""
 
 
 def best(cells: Sequence[TextCell], who: str, model: str, concurrency: int) -> float:
@@ -23,10 +43,8 @@ def best(cells: Sequence[TextCell], who: str, model: str, concurrency: int) -> f
 
 def rate(cells: Sequence[TextCell], who: str, model: str, concurrency: int) -> float:
     """Return Conch's unary tokens per second, float or int8; NaN if not measured."""
-    found = (
-        c.tokens_per_second for c in cells if (c.who, c.model, c.concurrency) == (who, model, concurrency)
-    )
-    return next(found, nan)
+    asked = (who, model, concurrency)
+    return next((c.tokens_per_second for c in cells if (c.who, c.model, c.concurrency) == asked), nan)
 
 
 def ratio(cells: Sequence[TextCell], who: str, peer_name: str, model: str, concurrency: int) -> float:
@@ -42,23 +60,14 @@ def goals(cells: Sequence[TextCell]) -> Iterator[tuple[str, float, float]]:
             name = f"{model}{weights}, {many} in flight: times CTranslate2's best (wanted at least)"
             if who in own and any(peer.startswith(CT2) for peer in own):
                 yield name, 1.5, ratio(cells, who, CT2, model, many)
-        yield (
-            f"{model}, p99 of five tokens next to a request for 500: times alone (at most)",
-            2.0,
-            own[WITH_A_LONG_ONE].p99 / own[ALONE].p99,
-        )
+        name = f"{model}, p99 of five tokens next to a request for 500: times alone (at most)"
+        yield name, 2.0, own[WITH_A_LONG_ONE].p99 / own[ALONE].p99
         if FIRST_WITH_OTHERS in own:
-            yield (
-                f"{model}, p99 of a stream's first token under {OTHERS} others: times alone (at most)",
-                1.5,
-                own[FIRST_WITH_OTHERS].first_p99 / own[FIRST_ALONE].first_p99,
-            )
+            name = f"{model}, p99 of a stream's first token under {OTHERS} others: times alone (at most)"
+            yield name, 1.5, own[FIRST_WITH_OTHERS].first_p99 / own[FIRST_ALONE].first_p99
         if any(who.startswith(HF) for who in own):
-            yield (
-                f"{model}, worst of all concurrencies: times transformers' best (at least)",
-                1.0,
-                min(ratio(cells, CONCH, HF, model, n) for n in REQUESTS),
-            )
+            name = f"{model}, worst of all concurrencies: times transformers' best (at least)"
+            yield name, 1.0, min(ratio(cells, CONCH, HF, model, n) for n in REQUESTS)
 
 
 def shown(value: float, form: str) -> str:
@@ -125,22 +134,7 @@ def report(runs: Runs) -> None:
         "`python -m bench.performance.text` (part of `make bench`), all that is compared in one run: "
         + "; ".join(f"{name} {run}" for name, (run, _) in runs.items())
         + ".",
-        "Random weights of the shapes of flan-t5-small, bart-base and gpt2-medium, the same for all; "
-        "greedy; all cores for each. Conch computes in the",
-        'precision that the CPU multiplies natively (bf16 here), with weights as they are or, "int8", with '
-        '`compress = "int8"` in the catalog.',
-        "",
-        "Random weights know no words, so every system reads and generates ids. Conch is measured at its "
-        "tritonserver, `tensorrt_llm` over HTTP and",
-        '`tensorrt_llm_stream` ("streamed") over gRPC, without gateway and tokenizer; the client shares its '
-        "cores. "
-        "The peers are called in their own",
-        f"process. Prompts have {min(PROMPTS)} to {max(PROMPTS)} ids, answers {min(LONG)} to {max(LONG)} "
-        f"(gpt2-medium: {min(SHORT)} to {max(SHORT)}), mixed; EOS is suppressed, so that",
-        "every system generates exactly the requested tokens. With CTranslate2 a row leaves its batch when "
-        "it has made its tokens; transformers works until the longest row",
-        "has. Peers wait until a batch is full; every request in it is charged the batch's latency.",
-        "",
+        INTRODUCTION,
         "| goal | wanted | reached |",
         "|---|---|---|",
         *(f"| {name} | {wanted:g} | **{reached:.2f}** |" for name, wanted, reached in goals(cells)),
@@ -153,16 +147,7 @@ def report(runs: Runs) -> None:
     ]
     for model in dict.fromkeys(cell.model for cell in cells):
         lines += ["", f"## {model}", "", "Seconds.", *table([cell for cell in cells if cell.model == model])]
-    lines += [
-        "",
-        "With several runs, all systems ran in turns: each figure is their median, with the lowest and the "
-        "highest speed in brackets. Runs are short: differences of a few per cent",
-        "are noise.",
-        "",
-        "![tokens per second](text-cpu.png)",
-        "",
-    ]
-    (DOCS / "text-cpu.md").write_text("\n".join(lines), "utf-8")
+    (DOCS / "text-cpu.md").write_text("\n".join([*lines, END]), "utf-8")
     plot(cells)
 
 
@@ -174,10 +159,8 @@ def plot(cells: Sequence[TextCell]) -> None:
     figure = Figure(figsize=(16, 6), layout="constrained")
     for panel, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
         rows = sorted((c for c in cells if c.model == name), key=lambda c: c.tokens_per_second)
-        labels, colours = (
-            [f"{c.who} × {c.concurrency}" for c in rows],
-            ["#2a7" if c.who.startswith("Conch") else "#999" for c in rows],
-        )
+        labels = [f"{c.who} × {c.concurrency}" for c in rows]
+        colours = ["#2a7" if c.who.startswith("Conch") else "#999" for c in rows]
         panel.barh(labels, [c.tokens_per_second for c in rows], color=colours)
         panel.set(title=name, xlabel="tokens per second")
         panel.tick_params(axis="y", labelsize=7)
