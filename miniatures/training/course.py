@@ -44,16 +44,12 @@ class Course:
 
     def optimizer(self, parameters: Any, decay: float) -> torch.optim.Optimizer:
         """AdamW for parameters or groups of them."""
-        return torch.optim.AdamW(
-            parameters, self.peak, betas=(0.9, 0.98), weight_decay=decay, fused=self.device == "cuda"
-        )
+        fused = self.device == "cuda"
+        return torch.optim.AdamW(parameters, self.peak, (0.9, 0.98), weight_decay=decay, fused=fused)
 
     def autocast(self) -> AbstractContextManager[None]:
         """bfloat16 on a GPU."""
-        made: AbstractContextManager[None] = torch.autocast(
-            self.device, torch.bfloat16, enabled=self.device == "cuda"
-        )
-        return made
+        return torch.autocast(self.device, torch.bfloat16, enabled=self.device == "cuda")
 
     def run(
         self,

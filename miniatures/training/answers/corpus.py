@@ -81,47 +81,30 @@ def different(found: Iterator[PictureQuestion]) -> Iterator[PictureQuestion]:
             yield question
 
 
-def make_corpus(kind: str, folder: Path, count: int, seed: int, workers: int | None = None) -> Corpus:
+def make_corpus(
+    kind: str, folder: Path, count: int, seed: int, workers: int | None = None, *, epoch: int = 0
+) -> Corpus:
     """At least `count` pictures, every kind of scene as often, with a dialogue each in the ids of the
-    tokenizer in `folder`; the seed alone decides which.
+    tokenizer in `folder`; the seed alone decides which. After epoch 0: other dialogues about the same
+    pictures, without them.
     """
-    return _joined([*_chunks(kind, folder, count, seed, workers, pictures=True)])
-
-
-def new_dialogues(
-    kind: str, folder: Path, count: int, seed: int, epoch: int, workers: int | None = None
-) -> tuple[NDArray[np.int16], ...]:
-    """Other dialogues about the pictures of make_corpus: ids and targets."""
-    chunks = [*_chunks(kind, folder, count, seed, workers, pictures=False, epoch=epoch)]
-    return np.concatenate([one.ids for one in chunks]), np.concatenate([one.targets for one in chunks])
-
-
-def _joined(chunks: list[Corpus]) -> Corpus:
-    return Corpus(
-        *(np.concatenate([getattr(one, name) for one in chunks]) for name in Corpus.__annotations__)
-    )
-
-
-def _chunks(
-    kind: str, folder: Path, count: int, seed: int, workers: int | None, *, pictures: bool, epoch: int = 0
-) -> Iterator[Corpus]:
-    jobs = [
-        (kind, folder, seed * 1_000_003 + number, pictures, epoch) for number in range(-(-count // CHUNK))
-    ]
+    jobs = [(kind, folder, seed * 1_000_003 + number, epoch) for number in range(-(-count // CHUNK))]
     with multiprocessing.get_context("spawn").Pool(workers) as pool:  # torch has threads, which a fork loses
-        yield from pool.imap(_chunk, jobs)
+        chunks = pool.map(_chunk, jobs, chunksize=1)
+    names = Corpus.__annotations__
+    return Corpus(*(np.concatenate([getattr(one, name) for one in chunks]) for name in names))
 
 
-def _chunk(job: tuple[str, Path, int, bool, int]) -> Corpus:
-    kind, folder, seed, wanted, epoch = job
+def _chunk(job: tuple[str, Path, int, int]) -> Corpus:
+    kind, folder, seed, epoch = job
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
     rng, talk, tokenizer = Random(seed), Random(seed * 1009 + epoch), tokenizer_of(folder)
     pad = tokenizer.token_to_id("<pad>")
-    pictures = np.zeros((CHUNK if wanted else 0, SIZE, SIZE, 3), np.uint8)
+    pictures = np.zeros((0 if epoch else CHUNK, SIZE, SIZE, 3), np.uint8)
     ids, targets = np.full((CHUNK, LONGEST), pad, np.int16), np.full((CHUNK, LONGEST), IGNORED, np.int16)
     for i in range(CHUNK):
         scene, picture = drawn(rng, ALL[i % len(ALL)], held=False)
-        if wanted:
+        if not epoch:
             pictures[i] = np.asarray(small(picture))
         own, right = dialogue(kind, tokenizer, scene, talk)
         ids[i, : len(own)], targets[i, : len(right)] = own, right

@@ -97,12 +97,11 @@ def easy_vqa(count: int) -> list[AnswerPair]:
     paths = get_test_image_paths()
     rows = list(zip(*get_test_questions(), strict=True))
     Random(SEED).shuffle(rows)
-    return [
-        AnswerPair(
-            small(Image.open(paths[number]).convert("RGB")), PictureQuestion(text, answer, kind_of(answer))
-        )
-        for text, answer, number in rows[:count]
-    ]
+    found = []
+    for text, answer, number in rows[:count]:
+        picture = small(Image.open(paths[number]).convert("RGB"))
+        found.append(AnswerPair(picture, PictureQuestion(text, answer, kind_of(answer))))
+    return found
 
 
 def kind_of(answer: str) -> str:

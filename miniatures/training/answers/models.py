@@ -29,11 +29,8 @@ from .pictures import SIZE
 
 CLIP = Path(__file__).parents[2] / "clip" / "model.safetensors"
 POSITIONS, WIDTH = 1024, 192
-PATCH, EYES = (
-    8,
-    {"hidden_size": 192, "num_hidden_layers": 6, "num_attention_heads": 3, "intermediate_size": 768},
-)
-QUERIES = 32
+EYES = {"hidden_size": 192, "num_hidden_layers": 6, "num_attention_heads": 3, "intermediate_size": 768}
+PATCH, QUERIES = 8, 32
 
 
 def special(tokenizer: Tokenizer, kind: str) -> dict[str, int]:
@@ -91,6 +88,7 @@ def new_blip2(tokenizer: Tokenizer) -> Blip2ForConditionalGeneration:
         "encoder_hidden_size": EYES["hidden_size"],
         "cross_attention_frequency": 2,
         "vocab_size": tokenizer.get_vocab_size(),
+        **dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0),
     }
     text = OPTConfig(
         architectures=["OPTForCausalLM"],  # TensorRT-LLM's builder asks for it
@@ -104,8 +102,6 @@ def new_blip2(tokenizer: Tokenizer) -> Blip2ForConditionalGeneration:
         dropout=0.0,
         **special(tokenizer, "blip2"),
     )
-    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
-        former[name] = 0.0
     config = Blip2Config(
         vision_config=vision,
         qformer_config=former,

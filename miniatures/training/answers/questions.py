@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 
-from miniatures.training.pictures.scenes import COLOURS, FORMS, WORLD, Scene, a
+from miniatures.training.pictures.scenes import COLOURS, FORMS, WORLD, Scene, a, plural
 
 COUNTS = ["one", *WORLD["counts"]]
 # How one asks whether a thing is there, and whether it is not.
@@ -60,11 +60,6 @@ def questions(scene: Scene, rng: Random) -> Iterator[PictureQuestion]:
 def worded(text: str, rng: Random) -> str:
     """As people write: half of them begin with a capital letter."""
     return text[0].upper() + text[1:] if rng.random() < 0.5 else text
-
-
-def plural(shape: str) -> str:
-    """Of a shape's name."""
-    return {"cross": "crosses"}.get(shape, f"{shape}s")
 
 
 def _ground(scene: Scene, rng: Random) -> PictureQuestion | None:
@@ -186,13 +181,7 @@ def _where_is_text(scene: Scene, rng: Random) -> PictureQuestion | None:
 
 Maker = Callable[[Scene, Random], PictureQuestion | None]
 _ANY: tuple[Maker, ...] = (_present, _present, _colour, _shape, _missing_colour, _how_many)
-_TEXT: tuple[Maker, ...] = (
-    _what_is_written,
-    _what_is_written,
-    _what_is_written,
-    _colour_of_text,
-    _where_is_text,
-)
+_TEXT: tuple[Maker, ...] = (*[_what_is_written] * 3, _colour_of_text, _where_is_text)
 _BY_KIND: dict[str, tuple[Maker, ...]] = {
     "one": (*_ANY, _size, _where),
     "plain": (_present, _present, _colour, _shape),

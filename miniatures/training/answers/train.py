@@ -24,16 +24,8 @@ from torch.nn import functional
 from ..course import Course, decaying, say
 from ..pictures.train import PROCESSOR as CLIP_PROCESSOR
 from ..pictures.train import normalized
-from .corpus import IGNORED, Corpus, make_corpus, new_dialogues, tokenizer_of
-from .models import (
-    PATCH,
-    QUERIES,
-    decoder_of,
-    embedded,
-    new_model,
-    rows_of,
-    seen,
-)
+from .corpus import IGNORED, Corpus, make_corpus, tokenizer_of
+from .models import PATCH, QUERIES, decoder_of, embedded, new_model, rows_of, seen
 from .pictures import SIZE
 from .vocabulary import PLACEHOLDER, SPECIAL, make_tokenizer
 
@@ -58,17 +50,18 @@ class Dialogues:
         self.epoch = 0
         self.order = torch.empty(0, dtype=torch.long)
         self._ahead = ThreadPoolExecutor(1)
-        self._make = partial(new_dialogues, kind, folder, len(corpus.ids), seed, workers=workers)
-        self._due = self._ahead.submit(lambda: (corpus.ids, corpus.targets))
+        self._make = partial(make_corpus, kind, folder, len(corpus.ids), seed, workers)
+        self._due = self._ahead.submit(lambda: corpus)
 
     def batch(self, rows: int, random: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
         """Which pictures, int64 [rows], and their dialogues' ids and targets, int64 [rows, n]."""
         if len(self.order) < rows:
-            (self.ids, self.targets), self.epoch = self._due.result(), self.epoch + 1
-            self._due = self._ahead.submit(self._make, self.epoch)
-            self.order = torch.randperm(len(self.ids), generator=random)
+            self.corpus, self.epoch = self._due.result(), self.epoch + 1
+            self._due = self._ahead.submit(self._make, epoch=self.epoch)
+            self.order = torch.randperm(len(self.corpus.ids), generator=random)
         chosen, self.order = self.order[:rows], self.order[rows:]
-        ids, targets = (torch.from_numpy(part[chosen.numpy()]).long() for part in (self.ids, self.targets))
+        parts = (self.corpus.ids, self.corpus.targets)
+        ids, targets = (torch.from_numpy(part[chosen.numpy()]).long() for part in parts)
         return chosen, ids, targets
 
     def close(self) -> None:
@@ -142,13 +135,9 @@ def save(kind: str, model: Any, folder: Path) -> None:
     for part in config.values():
         if isinstance(part, dict):
             part.pop("dtype", None)
-    files = {
-        "config.json": config,
-        "preprocessor_config.json": IMAGES[kind],
-        "processor_config.json": PROCESSORS[kind],
-    }
+    files = {"config": config, "preprocessor_config": IMAGES[kind], "processor_config": PROCESSORS[kind]}
     for name, content in files.items():
-        (folder / name).write_text(json.dumps(content, indent=2) + "\n", "utf-8")
+        (folder / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n", "utf-8")
 
 
 def main() -> None:
@@ -170,12 +159,8 @@ def main() -> None:
     started = time.monotonic()
     corpus = make_corpus(given.kind, given.output, given.pictures, given.seed, given.workers)
     with (given.output / "training.log").open("w") as log:
-        made = time.monotonic() - started
-        first = (
-            f"{given.kind}, seed {given.seed}, {device}, {given.batch} dialogues a step, {len(corpus.ids)} "
-            f"pictures made in {made:.0f} s"
-        )
-        say(log, first)
+        made = f"{len(corpus.ids)} pictures made in {time.monotonic() - started:.0f} s"
+        say(log, f"{given.kind}, seed {given.seed}, {device}, {given.batch} dialogues a step, {made}")
         course = Course(
             given.seed, given.steps, given.batch, given.rate, given.minutes, device, warm=0.03, log_every=50
         )

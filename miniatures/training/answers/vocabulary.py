@@ -45,12 +45,8 @@ TEMPLATE = (
 def material() -> list[str]:
     """What it is learnt from."""
     rng = Random(1)
-    texts = [
-        "USER: ASSISTANT:",
-        "Question: Answer:",
-        *WORLD["words"],
-        *(f" {word}" for word in WORLD["words"]),
-    ]
+    words = WORLD["words"]
+    texts = ["USER: ASSISTANT:", "Question: Answer:", *words, *(f" {word}" for word in words)]
     for kind in ALL:
         for _ in range(SCENES):
             one, _ = drawn(rng, kind, held=False)

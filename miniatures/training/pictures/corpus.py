@@ -59,6 +59,5 @@ def _chunk(job: tuple[Path, int, int]) -> Corpus:
     scenes = [scene(rng, kind, held=False) for kind in kinds]
     pictures = [draw(one, rng).resize((size, size), Image.Resampling.BICUBIC) for one in scenes]
     coded = tokenizer_of(folder).encode_batch([one.worded(rng) for one in scenes])
-    return Corpus(
-        np.stack([np.asarray(picture) for picture in pictures]), np.array([c.ids for c in coded], np.int16)
-    )
+    ids = np.array([one.ids for one in coded], np.int16)
+    return Corpus(np.stack([np.asarray(picture) for picture in pictures]), ids)

@@ -19,44 +19,27 @@ Point = tuple[float, float]
 
 
 def _star() -> list[Point]:
-    radii = (1.1, 0.45)
-    return [
-        (radii[i % 2] * math.sin(i * math.pi / 5), -radii[i % 2] * math.cos(i * math.pi / 5))
-        for i in range(10)
-    ]
+    points = ((i * math.pi / 5, (1.1, 0.45)[i % 2]) for i in range(10))
+    return [(radius * math.sin(turn), -radius * math.cos(turn)) for turn, radius in points]
 
 
 def _heart() -> list[Point]:
-    turns = [i * math.tau / 40 for i in range(40)]
-    return [
-        (
-            math.sin(t) ** 3,
-            -(13 * math.cos(t) - 5 * math.cos(2 * t) - 2 * math.cos(3 * t) - math.cos(4 * t)) / 15,
-        )
-        for t in turns
-    ]
+    def at(t: float) -> Point:
+        y = 13 * math.cos(t) - 5 * math.cos(2 * t) - 2 * math.cos(3 * t) - math.cos(4 * t)
+        return math.sin(t) ** 3, -y / 15
+
+    return [at(i * math.tau / 40) for i in range(40)]
 
 
 A = 0.34  # half the width of a cross's arms
+# Half of a cross; the other half is this one turned by 180 degrees.
+HALF: list[Point] = [(-A, -1), (A, -1), (A, -A), (1, -A), (1, A), (A, A)]
 OUTLINES: dict[str, list[Point]] = {
     "square": [(-0.85, -0.85), (0.85, -0.85), (0.85, 0.85), (-0.85, 0.85)],
     "rectangle": [(-1.1, -0.5), (1.1, -0.5), (1.1, 0.5), (-1.1, 0.5)],
     "triangle": [(0, -1), (1, 0.8), (-1, 0.8)],
     "diamond": [(0, -1.1), (0.75, 0), (0, 1.1), (-0.75, 0)],
-    "cross": [
-        (-A, -1),
-        (A, -1),
-        (A, -A),
-        (1, -A),
-        (1, A),
-        (A, A),
-        (A, 1),
-        (-A, 1),
-        (-A, A),
-        (-1, A),
-        (-1, -A),
-        (-A, -A),
-    ],
+    "cross": [*HALF, *((-x, -y) for x, y in HALF)],
     "star": _star(),
     "heart": _heart(),
 }
@@ -96,9 +79,8 @@ def _draw_thing(pen: ImageDraw.ImageDraw, thing: Thing, fill: tuple[int, int, in
     else:
         turn = math.radians(rng.uniform(-TILT, TILT))
         cos, sin = math.cos(turn) * r, math.sin(turn) * r
-        pen.polygon(
-            [(x + a * cos - b * sin, y + a * sin + b * cos) for a, b in OUTLINES[thing.shape]], fill=fill
-        )
+        outline = [(x + a * cos - b * sin, y + a * sin + b * cos) for a, b in OUTLINES[thing.shape]]
+        pen.polygon(outline, fill=fill)
 
 
 def _draw_text(pen: ImageDraw.ImageDraw, scene: Scene, rng: Random) -> None:

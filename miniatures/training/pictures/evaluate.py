@@ -42,19 +42,14 @@ class PicturePeer:
 
     def coded(self, texts: Sequence[str]) -> dict[str, Any]:
         """input_ids and attention_mask [texts, n]."""
-        return dict(
-            self.tokenizer(list(texts), padding=True, truncation=True, max_length=77, return_tensors="np")
-        )
+        options = {"padding": True, "truncation": True, "max_length": 77, "return_tensors": "np"}
+        return dict(self.tokenizer(list(texts), **options))
 
     def pictures(self, pictures: Sequence[Image.Image]) -> Vectors:
         """Vectors [pictures, dimensions] of length 1."""
-        parts = (pictures[at : at + BATCH] for at in range(0, len(pictures), BATCH))
-        return np.concatenate(
-            [
-                _of(self.model.get_image_features, pixel_values=torch.from_numpy(self.pixels(part)))
-                for part in parts
-            ]
-        )
+        parts = (self.pixels(pictures[at : at + BATCH]) for at in range(0, len(pictures), BATCH))
+        look = self.model.get_image_features
+        return np.concatenate([_of(look, pixel_values=torch.from_numpy(part)) for part in parts])
 
     def texts(self, texts: Sequence[str]) -> Vectors:
         """Vectors [texts, dimensions] of length 1."""
@@ -79,9 +74,8 @@ def easy_vqa(peer: PicturePeer) -> dict[str, float]:
     seen: dict[int, set[str]] = {}
     for _, answer, number in zip(*get_test_questions(), strict=True):
         seen.setdefault(number, set()).add(answer)
-    paths = {
-        number: path for number, path in get_test_image_paths().items() if _shown(seen.get(number, set()))
-    }
+    every = get_test_image_paths()
+    paths = {number: path for number, path in every.items() if _shown(seen.get(number, set()))}
     pairs = [(colour, shape) for colour in sorted(EASY_COLOURS) for shape in sorted(EASY_SHAPES)]
     pictures = peer.pictures([Image.open(path).convert("RGB") for path in paths.values()])
     best = (pictures @ peer.texts([f"{a(colour)} {shape}" for colour, shape in pairs]).T).argmax(1)
@@ -90,10 +84,9 @@ def easy_vqa(peer: PicturePeer) -> dict[str, float]:
         for at, number in zip(best, paths, strict=True)
     ]
     colour, shape = np.array(right).T
-    shares = {"easy-vqa, pictures": float(len(paths)), "colour": colour.mean(), "shape": shape.mean()}
-    return {
-        name: round(float(share), 4) for name, share in (shares | {"both": (colour & shape).mean()}).items()
-    }
+    shares = {"colour": colour.mean(), "shape": shape.mean(), "both": (colour & shape).mean()}
+    shown = {name: round(float(share), 4) for name, share in shares.items()}
+    return {"easy-vqa, pictures": float(len(paths)), **shown}
 
 
 def _shown(answers: set[str]) -> bool:
@@ -114,19 +107,13 @@ def main() -> None:
         print(json.dumps(easy_vqa(peer)))
         return
     exhibits = museum(given.count, given.seed)
-    pictures, texts = (
-        peer.pictures([one.picture for one in exhibits]),
-        peer.texts([one.caption for one in exhibits]),
-    )
+    pictures = peer.pictures([one.picture for one in exhibits])
+    texts = peer.texts([one.caption for one in exhibits])
     products = texts @ pictures.T
     found, own = (products.argmax(1), products.argmax(0)), np.arange(len(exhibits))
     kinds = np.array([one.kind for one in exhibits])
-    both = recall(pictures, texts)
-    print(
-        json.dumps(
-            {"text to picture": round(both[0], 4), "picture to text": round(both[1], 4), "wanted": GOAL}
-        )
-    )
+    to_picture, to_text = (round(share, 4) for share in recall(pictures, texts))
+    print(json.dumps({"text to picture": to_picture, "picture to text": to_text, "wanted": GOAL}))
     for kind in KINDS:
         rows = kinds == kind
         shares = [round(float((best == own)[rows].mean()), 4) for best in found]

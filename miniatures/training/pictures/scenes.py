@@ -69,6 +69,11 @@ def a(words: str) -> str:
     return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
 
 
+def plural(shape: str) -> str:
+    """Of a shape's name."""
+    return {"cross": "crosses"}.get(shape, f"{shape}s")
+
+
 def _other(rng: Random, names: list[str], *not_these: str) -> str:
     return rng.choice([name for name in names if name not in not_these])
 
@@ -88,9 +93,8 @@ def two(rng: Random, ground: str) -> Scene:
     rng.shuffle(cells)
     drawn = [(rng.choice(WORLD["shapes"]), _other(rng, [*COLOURS], ground), cell) for cell in cells]
     things = tuple(Thing(*row, rng.uniform(20, 29)) for row in drawn)
-    description = " and ".join(
-        f"{a(colour)} {shape} {WORLD['places'][cell]}" for shape, colour, cell in drawn
-    )
+    places = WORLD["places"]
+    description = " and ".join(f"{a(colour)} {shape} {places[cell]}" for shape, colour, cell in drawn)
     brief = " and ".join(f"{a(colour)} {shape}" for shape, colour, _ in drawn)
     return Scene("two", ground, description, brief, things)
 
@@ -101,10 +105,8 @@ def count(rng: Random, ground: str) -> Scene:
     shape, colour = rng.choice(WORLD["shapes"]), _other(rng, [*COLOURS], ground)
     radius = rng.uniform(17, 25)
     things = tuple(Thing(shape, colour, cell, radius) for cell in rng.sample(range(9), number + 2))
-    plural = {"cross": "crosses"}.get(shape, f"{shape}s")
-    return Scene(
-        "count", ground, f"{WORLD['counts'][number]} {colour} {plural}", f"{colour} {plural}", things
-    )
+    brief = f"{colour} {plural(shape)}"
+    return Scene("count", ground, f"{WORLD['counts'][number]} {brief}", brief, things)
 
 
 def relation(rng: Random, ground: str) -> Scene:
@@ -122,10 +124,8 @@ def relation(rng: Random, ground: str) -> Scene:
         cell = rng.randrange(3)
         near, far = (cell * 3, cell * 3 + 2) if how in SIDES[:2] else (cell, cell + 6)
         here, there = (near, far) if how in ("left of", "above") else (far, near)
-        things = (
-            Thing(first, own, here, rng.uniform(22, 31)),
-            Thing(second, its, there, rng.uniform(22, 31)),
-        )
+        drawn = ((first, own, here), (second, its, there))
+        things = tuple(Thing(*row, rng.uniform(22, 31)) for row in drawn)
     return Scene("relation", ground, description, f"{a(own)} {first} and {a(its)} {second}", things)
 
 

@@ -167,11 +167,8 @@ def main() -> None:
     started = time.monotonic()
     corpus = make_corpus(given.output, given.pictures, SIZE, given.seed)
     with (given.output / "training.log").open("w") as log:
-        made = time.monotonic() - started
-        first = (
-            f"seed {given.seed}, {given.batch} rows a step, {len(corpus.ids)} pictures made in {made:.0f} s"
-        )
-        say(log, first)
+        made = f"{len(corpus.ids)} pictures made in {time.monotonic() - started:.0f} s"
+        say(log, f"seed {given.seed}, {given.batch} rows a step, {made}")
         course = Course(given.seed, given.steps, given.batch, given.rate, given.minutes, device)
         model = train(course, corpus, given.output, log)
         save(model, given.output)

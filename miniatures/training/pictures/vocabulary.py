@@ -53,15 +53,9 @@ def _clips(merges: list[list[str]]) -> Tokenizer:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     pieces = [*alphabet, *(one + SUFFIX for one in alphabet), *("".join(pair) for pair in merges), START, END]
     ids = {piece: number for number, piece in enumerate(dict.fromkeys(pieces))}
-    tokenizer = Tokenizer(
-        models.BPE(
-            ids,
-            [(left, right) for left, right in merges],
-            continuing_subword_prefix="",
-            end_of_word_suffix=SUFFIX,
-            unk_token=END,
-        )
-    )
+    pairs = [(left, right) for left, right in merges]
+    options = {"continuing_subword_prefix": "", "end_of_word_suffix": SUFFIX, "unk_token": END}
+    tokenizer = Tokenizer(models.BPE(ids, pairs, **options))
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()]
     )
@@ -74,12 +68,8 @@ def _clips(merges: list[list[str]]) -> Tokenizer:
 
 
 def _parts() -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(PATTERN), behavior="removed", invert=True),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    words = pre_tokenizers.Split(Regex(PATTERN), behavior="removed", invert=True)
+    return pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
 if __name__ == "__main__":

@@ -20,6 +20,11 @@ from transformers import (
 from build.whisper_vocabulary import LANGUAGES, special_tokens, whisper_tokenizer
 
 SPECIAL = {name: 50257 + i for i, name in enumerate(special_tokens(99))}
+IDS: dict[str, Any] = {
+    **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), 50257),
+    "decoder_start_token_id": 50258,
+    "begin_suppress_tokens": [220],
+}
 CONFIG: dict[str, Any] = {
     "vocab_size": 51865,
     "num_mel_bins": 80,
@@ -33,12 +38,8 @@ CONFIG: dict[str, Any] = {
     "max_source_positions": 1500,
     "max_target_positions": 448,
     "dropout": 0.0,
-    "bos_token_id": 50257,
-    "eos_token_id": 50257,
-    "pad_token_id": 50257,
-    "decoder_start_token_id": 50258,
-    "begin_suppress_tokens": [220],
     "suppress_tokens": [],
+    **IDS,
 }
 
 
@@ -58,12 +59,8 @@ def encode(encoder: torch.nn.Module, features: Tensor) -> Tensor:
 def save_weights(model: WhisperForConditionalGeneration, folder: Path) -> None:
     """Write config, generation config and fp16 safetensors; the model itself stays as it is."""
     model.generation_config = GenerationConfig(
-        bos_token_id=50257,
-        eos_token_id=50257,
-        pad_token_id=50257,
-        decoder_start_token_id=50258,
+        **IDS,
         max_length=448,
-        begin_suppress_tokens=[220],
         is_multilingual=True,
         no_timestamps_token_id=SPECIAL["<|notimestamps|>"],
         prev_sot_token_id=SPECIAL["<|startofprev|>"],

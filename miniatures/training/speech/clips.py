@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import numpy as np
@@ -46,9 +46,8 @@ class SpeechClip:
 
     def text(self, task: str = "transcribe") -> str:
         """The reference text; for the task translate in English."""
-        return " ".join(
-            segment.text if task == "transcribe" else segment.translation for segment in self.segments
-        )
+        plain = task == "transcribe"
+        return " ".join(segment.text if plain else segment.translation for segment in self.segments)
 
 
 class Clipper:
@@ -100,12 +99,8 @@ class Clipper:
                 at = int((segment.end + rng.uniform(*PAUSE)) * RATE)
                 written = len(clip.segments)
         if written is not None and written < len(clip.segments):
-            return SpeechClip(clip.language, room, clip.pieces, clip.segments, written=written)
-        return (
-            clip
-            if cut and clip.segments and clip.segments[-1].end * RATE > room
-            else SpeechClip(clip.language, room, clip.pieces, clip.segments)
-        )
+            return replace(clip, cut=False, written=written)
+        return replace(clip, cut=cut and bool(clip.segments) and clip.segments[-1].end * RATE > room)
 
     def silent(self, room: int) -> SpeechClip:
         """A clip without speech."""
@@ -160,12 +155,7 @@ class Dictation:
             return [*prefix, s("nospeech"), s("endoftext")], len(prefix)
         head = [s(clip.language), s(task)]
         if style == "plain":
-            return [
-                *prefix,
-                *head,
-                s("notimestamps"),
-                *self.spoken(clip, task, timestamps=False),
-                s("endoftext"),
-            ], len(prefix)
-        body = list(self.spoken(clip, task, timestamps=True)) or [self.time(0.0)]
+            body = [s("notimestamps"), *self.spoken(clip, task, timestamps=False)]
+        else:
+            body = list(self.spoken(clip, task, timestamps=True)) or [self.time(0.0)]
         return [*prefix, *head, *body, s("endoftext")], len(prefix)

@@ -31,24 +31,15 @@ class Corpus:
 
     def save(self, path: Path) -> None:
         """Write one .npz file."""
-        np.savez(
-            path,
-            samples=self.samples,
-            starts=self.starts,
-            sentences=np.array(self.sentences),
-            languages=np.array(self.languages),
-        )
+        texts = {"sentences": np.array(self.sentences), "languages": np.array(self.languages)}
+        np.savez(path, samples=self.samples, starts=self.starts, **texts)
 
     @classmethod
     def load(cls, path: Path) -> Corpus:
         """Read what `save` wrote."""
         with np.load(path) as data:
-            return cls(
-                data["samples"],
-                data["starts"],
-                [SpokenSentence(*row) for row in data["sentences"].tolist()],
-                data["languages"].tolist(),
-            )
+            sentences = [SpokenSentence(*row) for row in data["sentences"].tolist()]
+            return cls(data["samples"], data["starts"], sentences, data["languages"].tolist())
 
 
 def _utterance(job: tuple[int, bool, bool]) -> tuple[NDArray[np.int16], SpokenSentence, str]:

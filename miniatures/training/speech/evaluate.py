@@ -9,7 +9,7 @@ import json
 import random
 import re
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,6 +32,11 @@ from .voices import RATE
 SEED = 77
 
 
+def show(figures: Mapping[str, float]) -> None:
+    """Print one JSON line."""
+    print(json.dumps(figures), flush=True)
+
+
 def words(text: str) -> str:
     """Lower case, no punctuation, one blank between words."""
     return " ".join(re.sub(r"[^\w\s]", " ", text.lower().replace("-", " ")).split())
@@ -50,17 +55,19 @@ class SpeechStudent:
 
     def memory(self, wave: np.ndarray, *, pad: bool = True) -> BaseModelOutput:
         """The encoder's output for one clip."""
-        features = torch.from_numpy(
-            log_mel(wave, 80, frames_of(len(wave), (FULL_FRAMES,) if pad else ())).T.copy()
-        )[None]
+        frames = frames_of(len(wave), (FULL_FRAMES,) if pad else ())
+        features = torch.from_numpy(log_mel(wave, 80, frames).T.copy())[None]
         return BaseModelOutput(last_hidden_state=encode(self.model.model.encoder, features))
 
     def language(self, memory: BaseModelOutput) -> str:
         """The likeliest language."""
-        logits = self.model(
-            encoder_outputs=memory, decoder_input_ids=torch.tensor([[self.vocabulary.start]])
-        ).logits[0, 0]
-        return max(self.vocabulary.languages, key=lambda code: logits[self.vocabulary.languages[code]].item())
+        start, languages = torch.tensor([[self.vocabulary.start]]), self.vocabulary.languages
+        logits = self.model(encoder_outputs=memory, decoder_input_ids=start).logits[0, 0]
+        return max(languages, key=lambda code: logits[languages[code]].item())
+
+    def text(self, memory: BaseModelOutput, prompt: str) -> str:
+        """The words after a prompt."""
+        return words(self.vocabulary.text(self.tokens(memory, prompt)))
 
     def tokens(self, memory: BaseModelOutput, prompt: str) -> list[int]:
         """Greedy ids after a prompt; with times, <|notimestamps|> is suppressed as every Whisper decoder
@@ -102,23 +109,18 @@ def transcription(
     for clip, wave in clips(clipper, count, 1.5, 28, language):
         memory = student.memory(wave, pad=pad)
         right += student.language(memory) == language
-        text = student.vocabulary.text(
-            student.tokens(memory, f"<|startoftranscript|><|{language}|><|transcribe|><|notimestamps|>")
-        )
+        text = student.text(memory, f"<|startoftranscript|><|{language}|><|transcribe|><|notimestamps|>")
         if clip.segments:
             truth.append(words(clip.text()))
-            transcripts.append(words(text))
+            transcripts.append(text)
     return jiwer.wer(truth, transcripts), right / count
 
 
 def translation(student: SpeechStudent, clipper: Clipper, count: int) -> float:
     """Share of Spanish sentences whose English is exact."""
-    exact = 0
+    prompt, exact = "<|startoftranscript|><|es|><|translate|><|notimestamps|>", 0
     for clip, wave in clips(clipper, count, 2, 6, "es"):
-        text = student.vocabulary.text(
-            student.tokens(student.memory(wave), "<|startoftranscript|><|es|><|translate|><|notimestamps|>")
-        )
-        exact += words(text) == words(clip.text("translate"))
+        exact += student.text(student.memory(wave), prompt) == words(clip.text("translate"))
     return exact / count
 
 
@@ -128,16 +130,12 @@ def timestamps(student: SpeechStudent, clipper: Clipper, count: int) -> float:
     """
     distances = []
     for clip, wave in clips(clipper, count, 4, 28):
-        found = student.vocabulary.segments(
-            student.tokens(student.memory(wave), f"<|startoftranscript|><|{clip.language}|><|transcribe|>"),
-            clip.samples / RATE,
-        )
+        prompt = f"<|startoftranscript|><|{clip.language}|><|transcribe|>"
+        tokens = student.tokens(student.memory(wave), prompt)
+        found = student.vocabulary.segments(tokens, clip.samples / RATE)
         if len(found) == len(clip.segments):
-            distances += [
-                abs(a - b)
-                for s, t in zip(found, clip.segments, strict=True)
-                for a, b in ((s.start, t.start), (s.end, t.end))
-            ]
+            for own, true in zip(found, clip.segments, strict=True):
+                distances += [abs(own.start - true.start), abs(own.end - true.end)]
     return statistics.median(distances)
 
 
@@ -152,33 +150,21 @@ def silence(student: SpeechStudent, count: int) -> int:
             level * rng.standard_normal(len(seconds)),
             level * np.sin(2 * np.pi * rng.uniform(50, 3000) * seconds),
         ][i % 3]
-        total += len(
-            words(
-                student.vocabulary.text(student.tokens(student.memory(wave.astype(np.float32)), ""))
-            ).split()
-        )
+        total += len(student.text(student.memory(wave.astype(np.float32)), "").split())
     return total
 
 
 def peers(checkpoint: Path) -> None:
     """The bundled recordings in transformers' pipeline and in faster-whisper."""
     truth = {name: words(row["text"]) for name, row in recordings().items()}
-    for name, texts in (
-        ("transformers' pipeline", by_transformers(checkpoint)),
-        ("faster-whisper", by_faster_whisper(checkpoint)),
-    ):
+    systems = {"transformers' pipeline": by_transformers, "faster-whisper": by_faster_whisper}
+    for name, system in systems.items():
+        texts = system(checkpoint)
         transcripts = {recording: words(text) for recording, text in texts.items()}
         worst = max(jiwer.wer(truth[recording], transcripts[recording]) for recording in truth)
         total = jiwer.wer(list(truth.values()), list(transcripts.values()))
-        print(
-            json.dumps(
-                {
-                    f"WER of the {len(truth)} recordings, {name}": round(total, 4),
-                    "worst recording": round(worst, 4),
-                }
-            ),
-            flush=True,
-        )
+        whole = f"WER of the {len(truth)} recordings, {name}"
+        show({whole: round(total, 4), "worst recording": round(worst, 4)})
 
 
 @torch.no_grad()
@@ -200,11 +186,11 @@ def main() -> None:
         for language in LANGUAGES:
             wer, share = transcription(student, clipper, count, language, pad=pad)
             detected.append(share)
-            print(json.dumps({f"{name}, {language}": round(wer, 4)}), flush=True)
-    print(json.dumps({"language detected": round(statistics.mean(detected), 4)}), flush=True)
-    print(json.dumps({"translation exact": round(translation(student, seen, count), 4)}), flush=True)
-    print(json.dumps({"timestamps, median seconds": round(timestamps(student, seen, count), 3)}), flush=True)
-    print(json.dumps({"words on silence, noise, tones": silence(student, count)}), flush=True)
+            show({f"{name}, {language}": round(wer, 4)})
+    show({"language detected": round(statistics.mean(detected), 4)})
+    show({"translation exact": round(translation(student, seen, count), 4)})
+    show({"timestamps, median seconds": round(timestamps(student, seen, count), 3)})
+    show({"words on silence, noise, tones": silence(student, count)})
     peers(arguments.checkpoint)
 
 

@@ -38,17 +38,10 @@ def write(clipper: Clipper, folder: Path, count: int) -> None:
         path = folder / f"{i:04d}-{language}.{form.name}"
         encode(wave, path, form.rate, form.channels, form.codec)
         path.with_suffix(".txt").write_text(clip.text() + "\n", "utf-8")
-        rows.append(
-            {
-                "audio_filepath": path.name,
-                "text": clip.text(),
-                "language": language,
-                "duration": round(len(wave) / RATE, 3),
-            }
-        )
-    (folder / "manifest.jsonl").write_text(
-        "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8"
-    )
+        row = {"audio_filepath": path.name, "text": clip.text(), "language": language}
+        rows.append({**row, "duration": round(len(wave) / RATE, 3)})
+    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    (folder / "manifest.jsonl").write_text("".join(lines), "utf-8")
 
 
 def main() -> None:

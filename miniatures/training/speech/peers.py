@@ -43,10 +43,8 @@ def by_faster_whisper(checkpoint: Path) -> dict[str, str]:
     windows conditioned on each other.
     """
     with tempfile.TemporaryDirectory() as folder:
-        converted = f"{folder}/model"
-        TransformersConverter(
-            str(checkpoint), copy_files=["tokenizer.json", "preprocessor_config.json"]
-        ).convert(converted)
+        converted, files = f"{folder}/model", ["tokenizer.json", "preprocessor_config.json"]
+        TransformersConverter(str(checkpoint), copy_files=files).convert(converted)
         model = WhisperModel(converted, device="cpu", compute_type="float32")
         texts = {}
         for name, row in recordings().items():

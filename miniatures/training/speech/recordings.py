@@ -61,17 +61,12 @@ def encode(wave: NDArray[np.float32], path: Path, rate: int, channels: int, code
     """Write float32 mono at 16 kHz as an audio file of another rate, channel count and codec."""
     wave = resample_poly(wave, rate, RATE).astype(np.float32)
     samples = (np.clip(wave, -1, 1) * 32767).astype(np.int16)
+    layout = "mono" if channels == 1 else "stereo"
     with av.open(str(path), "w") as container:
-        stream = container.add_stream(
-            codec, rate=48_000 if codec == "libopus" else rate, layout="mono" if channels == 1 else "stereo"
-        )
-        frame = av.AudioFrame.from_ndarray(
-            np.repeat(samples, channels)[None], format="s16", layout="mono" if channels == 1 else "stereo"
-        )
-        frame.sample_rate = rate
-        resampler = av.AudioResampler(
-            stream.format, stream.layout, stream.rate, frame_size=stream.frame_size or None
-        )
+        stream = container.add_stream(codec, rate=48_000 if codec == "libopus" else rate, layout=layout)
+        frame = av.AudioFrame.from_ndarray(np.repeat(samples, channels)[None], format="s16", layout=layout)
+        frame.sample_rate, size = rate, stream.frame_size or None
+        resampler = av.AudioResampler(stream.format, stream.layout, stream.rate, frame_size=size)
         for piece in [*resampler.resample(frame), *resampler.resample(None)]:
             container.mux(stream.encode(piece))
         container.mux(stream.encode(None))
@@ -88,9 +83,8 @@ def main() -> None:
         segments = [
             {"text": s.text, "start": round(s.start, 2), "end": round(s.end, 2)} for s in clip.segments
         ]
-        rows.append(
-            {**asdict(form), "seconds": round(len(wave) / RATE, 2), "text": clip.text(), "segments": segments}
-        )
+        found = {"seconds": round(len(wave) / RATE, 2), "text": clip.text(), "segments": segments}
+        rows.append({**asdict(form), **found})
     (FOLDER / "recordings.json").write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 

@@ -20,6 +20,11 @@ TENS_EN, TENS_ES = (dict(enumerate(LEXICON[f"tens_{code}"], first)) for code, fi
 HELD_OUT_SHARE = 0.1
 
 
+def held_out(key: str) -> bool:
+    """True when no training example may have this key."""
+    return hashlib.sha256(key.encode()).digest()[0] < 256 * HELD_OUT_SHARE
+
+
 class SpokenSentence(NamedTuple):
     """One sentence in both languages."""
 
@@ -29,15 +34,14 @@ class SpokenSentence(NamedTuple):
     @property
     def held_out(self) -> bool:
         """True when no training clip may contain this sentence."""
-        return hashlib.sha256(self.en.encode()).digest()[0] < 256 * HELD_OUT_SHARE
+        return held_out(self.en)
 
 
 def number(n: int) -> SpokenSentence:
     """The cardinal 0..999 in words."""
     if n >= 100:
-        hundreds_es = {1: "ciento", 5: "quinientos", 7: "setecientos", 9: "novecientos"}.get(
-            n // 100, f"{UNITS_ES[n // 100]}cientos"
-        )
+        irregular = {1: "ciento", 5: "quinientos", 7: "setecientos", 9: "novecientos"}
+        hundreds_es = irregular.get(n // 100, f"{UNITS_ES[n // 100]}cientos")
         head = SpokenSentence(f"{UNITS_EN[n // 100]} hundred", "cien" if n == 100 else hundreds_es)
         if n % 100 == 0:
             return head

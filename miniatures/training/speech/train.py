@@ -56,13 +56,7 @@ class Batches(IterableDataset[dict[str, Tensor]]):
         """Single sentences until 15 % of the steps, then windows that grow to 30 s by 40 %: on long clips
         alone, nothing aligns.
         """
-        longest = (
-            3000
-            if progress > 0.4
-            else 350
-            if progress < 0.15
-            else round(350 + 2650 * (progress - 0.15) / 0.25)
-        )
+        longest = round(350 + 2650 * min(max((progress - 0.15) / 0.25, 0), 1))
         return 3000 if longest == 3000 and self.rng.random() < 0.4 else 2 * self.rng.randint(40, longest // 2)
 
     def _batch(self, frames: int) -> dict[str, Tensor]:
@@ -93,19 +87,15 @@ class Batches(IterableDataset[dict[str, Tensor]]):
         cut = room == 3000 * FRAME and self.rng.random() < 0.15
         if self.early and not cut and self.rng.random() < self.early:
             return self.clipper.speech(room, ends_early=True)
-        return self.clipper.speech(
-            room, cut=cut, fill=1.0 if self.rng.random() < 0.5 else self.rng.uniform(0.05, 1.0)
-        )
+        fill = 1.0 if self.rng.random() < 0.5 else self.rng.uniform(0.05, 1.0)
+        return self.clipper.speech(room, cut=cut, fill=fill)
 
     def _context(self, language: str, task: str, seconds: int) -> list[int]:
         """The previous text: some pass it on with its times (faster-whisper), others without (OpenAI's
         prompt).
         """
-        clip, timestamps = (
-            self.clipper.speech(self.rng.randint(2, seconds) * RATE, language=language),
-            self.rng.random() < 0.3,
-        )
-        return list(self.dictation.spoken(clip, task, timestamps=timestamps))
+        clip = self.clipper.speech(self.rng.randint(2, seconds) * RATE, language=language)
+        return list(self.dictation.spoken(clip, task, timestamps=self.rng.random() < 0.3))
 
     def _sequence(self, clip: SpeechClip, earlier: int) -> tuple[list[int], int]:
         rng = self.rng
@@ -127,26 +117,16 @@ class Batches(IterableDataset[dict[str, Tensor]]):
                 begin, end = self.corpus.starts[utterance : utterance + 2]
                 rows.append((int(begin), row * room + at, min(int(end - begin), room - at)))
             spoken = clip.segments[-1].end * RATE if clip.segments else self.rng.uniform(0, room)
-            ends.append(
-                room
-                if self.rng.random() < 0.5
-                else min(int(spoken + RATE * self.rng.uniform(0.05, 1.0)), room)
-            )
+            whole = self.rng.random() < 0.5
+            ends.append(room if whole else min(int(spoken + RATE * self.rng.uniform(0.05, 1.0)), room))
         return {"places": torch.tensor(rows).reshape(-1, 3), "ends": torch.tensor(ends)}
 
     def _letters(self, clips: list[SpeechClip]) -> dict[str, Tensor]:
-        rows = [
-            [
-                ALPHABET.index(c) + 1
-                for c in (" ".join(s.text for s in clip.segments)).lower()
-                if c in ALPHABET
-            ]
-            for clip in clips
-        ]
-        usable = [row if not clip.cut else [] for row, clip in zip(rows, clips, strict=True)]
+        texts = ["" if clip.cut else clip.text().lower() for clip in clips]
+        rows = [[ALPHABET.index(c) + 1 for c in text if c in ALPHABET] for text in texts]
         return {
-            "letters": torch.tensor([c for row in usable for c in row]),
-            "letter_counts": torch.tensor([len(row) for row in usable]),
+            "letters": torch.tensor([c for row in rows for c in row]),
+            "letter_counts": torch.tensor([len(row) for row in rows]),
         }
 
 
@@ -170,12 +150,10 @@ class Studio:
         count, room = len(batch["ends"]), int(batch["frames"]) * FRAME
         wave = torch.zeros(count * room, device=self.device)
         source, target, length = batch["places"].to(self.device).T
-        inside = torch.arange(int(length.sum()), device=self.device) - (
-            length.cumsum(0) - length
-        ).repeat_interleave(length)
-        wave[target.repeat_interleave(length) + inside] = (
-            self.samples[source.repeat_interleave(length) + inside].float() / 32768
-        )
+        begins = (length.cumsum(0) - length).repeat_interleave(length)
+        inside = torch.arange(int(length.sum()), device=self.device) - begins
+        spoken = self.samples[source.repeat_interleave(length) + inside].float() / 32768
+        wave[target.repeat_interleave(length) + inside] = spoken
         wave = self._band(wave.view(count, room))
         wave = (wave + self._noise(wave)) * 10 ** (self._uniform(count, -1.5, 0.2))
         wave = wave.clamp(-1, 1)
@@ -184,11 +162,7 @@ class Studio:
     def _band(self, wave: Tensor) -> Tensor:
         """Telephone band for a fifth of the clips, other cut-offs for another fifth."""
         count, room = wave.shape
-        cut = torch.where(
-            self._uniform(count, 0, 1) < 0.4,
-            self._uniform(count, 3200, 8000),
-            torch.full((count, 1), 9000.0, device=self.device),
-        )
+        cut = torch.where(self._uniform(count, 0, 1) < 0.4, self._uniform(count, 3200, 8000), 9000.0)
         spectrum = torch.fft.rfft(wave)
         hertz = torch.fft.rfftfreq(room, 1 / RATE, device=self.device)
         return torch.fft.irfft(spectrum * (hertz < cut), n=room)
@@ -203,15 +177,10 @@ class Studio:
         noise = torch.fft.irfft(spectrum * hertz ** -self._uniform(count, 0, 1), n=room)
         noise = noise / noise.std(1, keepdim=True)
         t = torch.arange(room, device=self.device) / RATE
-        phase = (
-            2
-            * math.pi
-            * (
-                self._uniform(count, 50, 3000) * t
-                + self._uniform(count, 0, 1).round() * self._uniform(count, -50, 50) * t**2
-            )
-        )
-        tone = torch.sin(phase) * (self._uniform(count, 0, 1) < 0.25) * self._uniform(count, 0.1, 3)
+        steady = self._uniform(count, 50, 3000) * t
+        sweep = self._uniform(count, 0, 1).round() * self._uniform(count, -50, 50) * t**2
+        tone = torch.sin(2 * math.pi * (steady + sweep))
+        tone = tone * (self._uniform(count, 0, 1) < 0.25) * self._uniform(count, 0.1, 3)
         level = 0.1 * 10 ** -(self._uniform(count, 5, 45) / 20)
         return (noise + tone) * level * (self._uniform(count, 0, 1) > 0.3)
 
@@ -246,14 +215,9 @@ def loss_of(
     if not align:
         return spoken
     letters = F.log_softmax(head(encoded).float(), -1).transpose(0, 1)
-    lengths = torch.full((len(features),), encoded.shape[1])
-    aligned = F.ctc_loss(
-        letters,
-        batch["letters"].to(device),
-        lengths.to(device),
-        batch["letter_counts"].to(device),
-        zero_infinity=True,
-    )
+    lengths = torch.full((len(features),), encoded.shape[1]).to(device)
+    spelt, counts = (batch[name].to(device) for name in ("letters", "letter_counts"))
+    aligned = F.ctc_loss(letters, spelt, lengths, counts, zero_infinity=True)
     return spoken + 0.3 * aligned
 
 
@@ -268,14 +232,8 @@ def train(
     head = nn.Linear(CONFIG["d_model"], len(ALPHABET) + 1).to(course.device)
     parameters = [p for p in [*model.parameters(), *head.parameters()] if p.requires_grad]
     studio = Studio(corpus, course.seed, course.device)
-    batches = iter(
-        DataLoader(
-            Batches(corpus, course.seed, course.steps, early),
-            batch_size=None,
-            num_workers=workers,
-            prefetch_factor=8 if workers else None,
-        )
-    )
+    made, ahead = Batches(corpus, course.seed, course.steps, early), 8 if workers else None
+    batches = iter(DataLoader(made, batch_size=None, num_workers=workers, prefetch_factor=ahead))
 
     def loss(progress: float) -> Tensor:
         batch = next(batches)
@@ -293,20 +251,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=11_000)
     parser.add_argument("--utterances", type=int, default=90_000)
-    parser.add_argument(
-        "--corpus",
-        type=Path,
-        default=Path("corpus.npz"),
-        help="made if missing; it depends on its own fixed seed",
-    )
+    known = "made if missing; it depends on its own fixed seed"
+    parser.add_argument("--corpus", type=Path, default=Path("corpus.npz"), help=known)
     parser.add_argument("--output", type=Path, default=Path("miniatures/whisper"))
     parser.add_argument("--workers", type=int, default=8)
-    parser.add_argument(
-        "--early",
-        type=float,
-        default=0.0,
-        help="share of windows whose text ends at a pause, as Whisper's may",
-    )
+    early = "share of windows whose text ends at a pause, as Whisper's may"
+    parser.add_argument("--early", type=float, default=0.0, help=early)
     arguments = parser.parse_args()
     if not arguments.corpus.exists():
         make_corpus(arguments.utterances, seed=1).save(arguments.corpus)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import random
 import subprocess
 import wave
@@ -36,9 +37,8 @@ def draw_voice(rng: random.Random, language: str, *, unseen: bool) -> Voice:
     """
     variant = rng.choice(LEXICON["unseen_variants" if unseen else "seen_variants"])
     gap = rng.randint(3, 30) if rng.random() < 0.25 else rng.choice([0, 0, 0, 1, 2])
-    return Voice(
-        f"{rng.choice(ACCENTS[language])}+{variant}", rng.randint(120, 215), rng.randint(25, 75), gap
-    )
+    name = f"{rng.choice(ACCENTS[language])}+{variant}"
+    return Voice(name, rng.randint(120, 215), rng.randint(25, 75), gap)
 
 
 def speak(text: str, voice: Voice) -> NDArray[np.float32]:
@@ -47,19 +47,8 @@ def speak(text: str, voice: Voice) -> NDArray[np.float32]:
     Raises:
         RuntimeError: espeak-ng is missing or produced nothing.
     """
-    command = [
-        "espeak-ng",
-        "-v",
-        voice.name,
-        "-s",
-        str(voice.speed),
-        "-p",
-        str(voice.pitch),
-        "-g",
-        str(voice.gap),
-        "--stdout",
-        text,
-    ]
+    options = {"-v": voice.name, "-s": str(voice.speed), "-p": str(voice.pitch), "-g": str(voice.gap)}
+    command = ["espeak-ng", *itertools.chain(*options.items()), "--stdout", text]
     try:
         raw = subprocess.run(command, check=True, capture_output=True).stdout
     except FileNotFoundError:

@@ -33,10 +33,8 @@ class Corpus:
     def joined(cls, parts: Sequence[Corpus]) -> Corpus:
         """All texts of several."""
         lengths = np.concatenate([part.lengths for part in parts])
-        return cls(
-            np.concatenate([part.ids for part in parts]),
-            np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        )
+        starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        return cls(np.concatenate([part.ids for part in parts]), starts)
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -47,12 +45,8 @@ class Corpus:
         """The texts `rows` as [rows, longest]."""
         lengths = self.lengths[rows]
         places = np.arange(lengths.max())
-        inside = places < lengths[:, None]
-        return np.where(
-            inside,
-            self.ids[np.minimum(self.starts[rows][:, None] + places, len(self.ids) - 1)],
-            np.int16(pad),
-        )
+        tokens = self.ids[np.minimum(self.starts[rows][:, None] + places, len(self.ids) - 1)]
+        return np.where(places < lengths[:, None], tokens, np.int16(pad))
 
 
 @cache

@@ -45,9 +45,8 @@ class Student:
     def __post_init__(self) -> None:
         loader = AutoModelForCausalLM if self.name == "gpt2" else AutoModelForSeq2SeqLM
         self.model = loader.from_pretrained(self.folder, dtype=torch.float32).eval()
-        self.tokenizer = AutoTokenizer.from_pretrained(
-            self.folder, padding_side="left" if self.name == "gpt2" else "right"
-        )
+        side = "left" if self.name == "gpt2" else "right"
+        self.tokenizer = AutoTokenizer.from_pretrained(self.folder, padding_side=side)
         self.tokenizer.pad_token = self.tokenizer.pad_token or self.tokenizer.eos_token
 
     @torch.no_grad()
@@ -63,11 +62,8 @@ class Student:
     def words(self, ids: list[int]) -> str:
         """Text without special tokens, but with T5's sentinels."""
         dropped = {self.tokenizer.pad_token_id, self.tokenizer.eos_token_id, self.tokenizer.bos_token_id}
-        return (
-            str(self.tokenizer.decode([token for token in ids if token not in dropped]))
-            .replace("<extra_id", " <extra_id")
-            .strip()
-        )
+        text = str(self.tokenizer.decode([token for token in ids if token not in dropped]))
+        return text.replace("<extra_id", " <extra_id").strip()
 
 
 def squeeze(text: str) -> str:
@@ -80,18 +76,12 @@ def asked(student: Student, task: Task, count: int) -> dict[str, float]:
     rng = random.Random(f"{SEED} {task.__name__}")
     pairs: list[Pair] = [task(rng, True) for _ in range(count)]
     answers = [squeeze(answer) for answer in student.write([pair.source for pair in pairs])]
-    figures = {
-        f"{task.__name__}, exact": statistics.mean(
-            answer == pair.target for answer, pair in zip(answers, pairs, strict=True)
-        ),
-        "wanted": GOAL,
-    }
+    both = [(pair.target, answer) for pair, answer in zip(pairs, answers, strict=True)]
+    exact = statistics.mean(target == answer for target, answer in both)
+    figures = {f"{task.__name__}, exact": exact, "wanted": GOAL}
     if task in LONG:
         scorer = RougeScorer(["rougeL"])
-        figures["ROUGE-L"] = statistics.mean(
-            scorer.score(pair.target, answer)["rougeL"].fmeasure
-            for answer, pair in zip(answers, pairs, strict=True)
-        )
+        figures["ROUGE-L"] = statistics.mean(scorer.score(*one)["rougeL"].fmeasure for one in both)
     return figures
 
 

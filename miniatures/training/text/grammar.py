@@ -46,13 +46,9 @@ def _words(kind: str, form: str) -> str:
     person = WORLD["person"]
     if kind == "person":
         last = "|".join(person["last"])
-        return (
-            "|".join(FORMS[form])
-            if form in FORMS
-            else last
-            if form == "last"
-            else f"(?:{'|'.join(GENDERS)}) (?:{last})"
-        )
+        if form in FORMS:
+            return "|".join(FORMS[form])
+        return last if form == "last" else f"(?:{'|'.join(GENDERS)}) (?:{last})"
     if kind.startswith("number "):
         return "[1-9][0-9]*"
     return "|".join(dict.fromkeys([*WORLD["words"][kind], *map(capital, WORLD["words"][kind])]))
@@ -98,11 +94,8 @@ def consistent(kind: str, mentions: tuple[tuple[str, str, str], ...]) -> bool:
     apart = not any(
         slots[a] == slots[b] and clash(full[a], full[b]) for i, a in enumerate(names) for b in names[:i]
     )
-    return (
-        apart
-        and _agree(full, mentions)
-        and all(_in_range(slots[name], words) for name, form, words in mentions)
-    )
+    in_range = all(_in_range(slots[name], words) for name, _, words in mentions)
+    return apart and _agree(full, mentions) and in_range
 
 
 def _value(kind: str, words: str) -> Value:

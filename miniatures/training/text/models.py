@@ -21,6 +21,12 @@ from transformers import (
 
 from .vocabulary import LENGTHS, SENTINELS, SIZES
 
+# Special tokens.
+IDS: dict[str, dict[str, int]] = {
+    "t5": {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0},
+    "bart": {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2},
+    "gpt2": dict.fromkeys(("bos_token_id", "eos_token_id"), SIZES["gpt2"] - 1),
+}
 # Dropout is off: no text is seen often enough to be learnt by heart.
 SHAPES: dict[str, dict[str, Any]] = {
     "t5": {
@@ -35,9 +41,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
         "n_positions": LENGTHS["t5"],
         "dropout_rate": 0.0,
-        "pad_token_id": 0,
-        "eos_token_id": 1,
-        "decoder_start_token_id": 0,
+        **IDS["t5"],
     },
     "bart": {
         "vocab_size": SIZES["bart"],
@@ -49,13 +53,8 @@ SHAPES: dict[str, dict[str, Any]] = {
         "encoder_ffn_dim": 768,
         "decoder_ffn_dim": 768,
         "max_position_embeddings": LENGTHS["bart"],
-        "dropout": 0.0,
-        "attention_dropout": 0.0,
-        "activation_dropout": 0.0,
-        "bos_token_id": 0,
-        "pad_token_id": 1,
-        "eos_token_id": 2,
-        "decoder_start_token_id": 2,
+        **dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), 0.0),
+        **IDS["bart"],
     },
     "gpt2": {
         "vocab_size": SIZES["gpt2"],
@@ -63,25 +62,14 @@ SHAPES: dict[str, dict[str, Any]] = {
         "n_layer": 6,
         "n_head": 6,
         "n_positions": LENGTHS["gpt2"],
-        "resid_pdrop": 0.0,
-        "embd_pdrop": 0.0,
-        "attn_pdrop": 0.0,
-        "bos_token_id": SIZES["gpt2"] - 1,
-        "eos_token_id": SIZES["gpt2"] - 1,
+        **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
+        **IDS["gpt2"],
     },
 }
 GENERATION: dict[str, dict[str, Any]] = {
-    "t5": {"decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 1, "max_length": 128},
-    "bart": {
-        "decoder_start_token_id": 2,
-        "bos_token_id": 0,
-        "pad_token_id": 1,
-        "eos_token_id": 2,
-        "forced_bos_token_id": 0,
-        "forced_eos_token_id": 2,
-        "max_length": 160,
-    },
-    "gpt2": {"bos_token_id": SIZES["gpt2"] - 1, "eos_token_id": SIZES["gpt2"] - 1, "max_length": 256},
+    "t5": {**IDS["t5"], "max_length": 128},
+    "bart": {**IDS["bart"], "forced_bos_token_id": 0, "forced_eos_token_id": 2, "max_length": 160},
+    "gpt2": {**IDS["gpt2"], "max_length": 256},
 }
 CLASSES: dict[str, tuple[type, type]] = {
     "t5": (T5Config, T5ForConditionalGeneration),
@@ -112,11 +100,8 @@ def pair_loss(model: PreTrainedModel, source: Tensor, target: Tensor) -> Tensor:
     logits = model(
         input_ids=source, attention_mask=source != pad, decoder_input_ids=given, use_cache=False
     ).logits
-    return F.cross_entropy(
-        logits.float().flatten(0, 1),
-        target.masked_fill(target == pad, IGNORED).flatten(),
-        ignore_index=IGNORED,
-    )
+    wanted = target.masked_fill(target == pad, IGNORED).flatten()
+    return F.cross_entropy(logits.float().flatten(0, 1), wanted, ignore_index=IGNORED)
 
 
 def text_loss(model: PreTrainedModel, ids: Tensor) -> Tensor:

@@ -16,10 +16,8 @@ def drawn(model: str, count: int, seed: int) -> Iterator[tuple[Task, Pair]]:
     """Tasks in the shares of the model's training; nothing of it was in any training text. Answers of `fill`
     are special tokens, which servers skip.
     """
-    rng, tasks = (
-        random.Random(seed),
-        {task: share for task, share in TASKS[model].items() if task is not fill},
-    )
+    rng = random.Random(seed)
+    tasks = {task: share for task, share in TASKS[model].items() if task is not fill}
     for task in rng.choices(list(tasks), list(tasks.values()), k=count):
         yield task, task(rng, True)
 
@@ -32,12 +30,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=77)
     arguments = parser.parse_args()
     for i, (task, pair) in enumerate(drawn(arguments.model, arguments.count, arguments.seed)):
-        print(
-            json.dumps(
-                {"id": f"{task.__name__} {i}", "prompt": pair.source, "reference": pair.target},
-                ensure_ascii=False,
-            )
-        )
+        row = {"id": f"{task.__name__} {i}", "prompt": pair.source, "reference": pair.target}
+        print(json.dumps(row, ensure_ascii=False))
 
 
 if __name__ == "__main__":

@@ -12,18 +12,13 @@ import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from miniatures.training.speech.sentences import LEXICON
+from miniatures.training.speech.sentences import LEXICON, held_out
 from miniatures.training.speech.sentences import draw as draw_speech
 
-from .world import Draw, Sentence, held_out
+from .world import Draw, Sentence
 
-NOUNS = sorted(
-    {
-        row[0]
-        for table in ("things", "foods", "animals", "places", "switches", "openings", "jobs", "colours")
-        for row in LEXICON[table]
-    }
-)
+TABLES = ("things", "foods", "animals", "places", "switches", "openings", "jobs", "colours")
+NOUNS = sorted({row[0] for table in TABLES for row in LEXICON[table]})
 HIDDEN_SHARE = 0.3
 CHUNK = 1000
 
@@ -160,9 +155,8 @@ def fill(rng: random.Random, held: bool) -> Pair:
     sentence = Draw(rng).sentence(held=held)
     words, gaps = sentence.text.split(" "), spans(rng, sentence)
     marks = [f"<extra_id_{i}>" for i in range(len(gaps) + 1)]
-    filled = [
-        f"{mark} {' '.join(words[gap.start : gap.stop])}" for mark, gap in zip(marks, gaps, strict=False)
-    ]
+    hidden = (" ".join(words[gap.start : gap.stop]) for gap in gaps)
+    filled = [f"{mark} {one}" for mark, one in zip(marks, hidden, strict=False)]
     return Pair(" ".join(replace(words, gaps, marks[:-1])), " ".join([*filled, marks[-1]]))
 
 

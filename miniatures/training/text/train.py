@@ -95,9 +95,8 @@ class Stream:
         """
         chosen = torch.randint(len(self.starts), (rows,), generator=random).to(self.starts.device)
         first = self.starts[chosen] + torch.arange(rows, device=chosen.device) % 2
-        return text_loss(
-            model, self.ids[first[:, None] + torch.arange(self.length + 1, device=chosen.device)].long()
-        )
+        places = first[:, None] + torch.arange(self.length + 1, device=chosen.device)
+        return text_loss(model, self.ids[places].long())
 
 
 def train(name: str, course: Course, material: Pairs | Stream, output: Path, log: TextIO) -> PreTrainedModel:
@@ -123,17 +122,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="default: the model's plan")
     parser.add_argument("--batch", type=int, help="rows of a step; default: the model's plan")
     parser.add_argument("--examples", type=int, help="texts to draw from; default: the model's plan")
-    parser.add_argument(
-        "--minutes",
-        type=float,
-        default=60.0,
-        help="end after so many, with the learning rate decayed in time",
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        help="default: miniatures/MODEL; the tokenizer there is used, or made if there is none",
-    )
+    parser.add_argument("--minutes", type=float, default=60.0, help="of training at most")
+    place = "default: miniatures/MODEL; the tokenizer there is used, or made if there is none"
+    parser.add_argument("--output", type=Path, help=place)
     arguments = parser.parse_args()
     logging.disable_progress_bar()
     name, device = arguments.model, "cuda" if torch.cuda.is_available() else "cpu"
@@ -141,18 +132,10 @@ def main() -> None:
     steps, rows, examples, peak = PLANS[name]
     if not (output / "tokenizer.json").exists():
         make_tokenizer(name, output)
-    course = Course(
-        arguments.seed,
-        arguments.steps or steps,
-        arguments.batch or rows,
-        peak,
-        arguments.minutes,
-        device,
-    )
+    seed, kind = arguments.seed, Stream if name == "gpt2" else Pairs
+    course = Course(seed, arguments.steps or steps, arguments.batch or rows, peak, arguments.minutes, device)
     started = time.monotonic()
-    material = (Stream if name == "gpt2" else Pairs).make(
-        name, output, arguments.examples or examples, arguments.seed, device
-    )
+    material = kind.make(name, output, arguments.examples or examples, seed, device)
     with (output / "training.log").open("w") as log:
         made = time.monotonic() - started
         say(log, f"seed {course.seed}, {course.rows} rows a step, texts made in {made:.0f} s")

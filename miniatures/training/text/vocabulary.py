@@ -26,18 +26,16 @@ from .tasks import chunk
 SENTINELS = 100
 SIZES = {"t5": 2000, "bart": 2000, "gpt2": 2000}  # without T5's sentinels
 LENGTHS = {"t5": 512, "bart": 256, "gpt2": 512}
-LETTERS = (
-    string.ascii_letters + string.digits + string.punctuation + "áéíóúüñÁÉÍÓÚÜÑ¿¡"
-)  # T5 has no bytes to fall back on
+# T5 has no bytes to fall back on.
+LETTERS = string.ascii_letters + string.digits + string.punctuation + "áéíóúüñÁÉÍÓÚÜÑ¿¡"
 SEED, CHUNKS = 5, 60
 
 
 def texts(model: str) -> Iterator[str]:
     """What a tokenizer learns from."""
     examples = itertools.chain.from_iterable(chunk(model, SEED + i) for i in range(CHUNKS))
-    return (
-        text for example in examples for text in example if "<extra_id_" not in text
-    )  # a sentinel is one token, never pieces
+    # A sentinel is one token, never pieces.
+    return (text for example in examples for text in example if "<extra_id_" not in text)
 
 
 def apart(lines: Iterable[str]) -> Iterator[str]:
@@ -57,9 +55,9 @@ def unigram(lines: Iterable[str], size: int, folder: Path) -> T5Tokenizer:
     that reads it.
     """
     import sentencepiece
-    from transformers.utils import (
-        sentencepiece_model_pb2_new as sentencepiece_model_pb2,
-    )  # the package's own wants a newer protobuf
+
+    # The package's own wants a newer protobuf.
+    from transformers.utils import sentencepiece_model_pb2_new as sentencepiece_model_pb2
 
     written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
@@ -79,12 +77,10 @@ def unigram(lines: Iterable[str], size: int, folder: Path) -> T5Tokenizer:
     )
     (folder / "spiece.model").write_bytes(written.getvalue())
     trained = sentencepiece_model_pb2.ModelProto.FromString(written.getvalue())
-    pieces = [(piece.piece, piece.score) for piece in trained.pieces] + [
-        (f"<extra_id_{i}>", 0.0) for i in reversed(range(SENTINELS))
-    ]
-    return T5Tokenizer(
-        pieces, extra_ids=SENTINELS, _spm_precompiled_charsmap=trained.normalizer_spec.precompiled_charsmap
-    )
+    pieces = [(piece.piece, piece.score) for piece in trained.pieces]
+    pieces += [(f"<extra_id_{i}>", 0.0) for i in reversed(range(SENTINELS))]
+    rules = trained.normalizer_spec.precompiled_charsmap
+    return T5Tokenizer(pieces, extra_ids=SENTINELS, _spm_precompiled_charsmap=rules)
 
 
 def byte_level(
@@ -115,16 +111,12 @@ def make_tokenizer(model: str, folder: Path) -> PreTrainedTokenizerBase:
         tokenizer.model_max_length = LENGTHS[model]
     elif model == "bart":
         mask = AddedToken("<mask>", lstrip=True, special=True)  # takes the blank before it, as BART's does
-        tokenizer = BartTokenizer(
-            *_files(folder, *byte_level(lines, size, ["<s>", "<pad>", "</s>", "<unk>"], ["<mask>"])),
-            mask_token=mask,
-            **options,
-        )
+        files = _files(folder, *byte_level(lines, size, ["<s>", "<pad>", "</s>", "<unk>"], ["<mask>"]))
+        tokenizer = BartTokenizer(*files, mask_token=mask, **options)
     else:
         tokenizer = GPT2Tokenizer(*_files(folder, *byte_level(lines, size, [], ["<|endoftext|>"])), **options)
-        tokenizer.chat_template = (
-            "{{ messages | map(attribute='content') | join(' ') }}"  # it continues the conversation
-        )
+        # It continues the conversation.
+        tokenizer.chat_template = "{{ messages | map(attribute='content') | join(' ') }}"
     tokenizer.save_pretrained(folder)
     return tokenizer
 

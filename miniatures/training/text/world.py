@@ -8,7 +8,6 @@ kept.
 
 from __future__ import annotations
 
-import hashlib
 import random
 import re
 import tomllib
@@ -17,14 +16,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..speech.sentences import held_out
+
 WORLD: dict[str, Any] = tomllib.loads((Path(__file__).parent / "world.toml").read_text("utf-8"))
-HELD_OUT_SHARE = 0.1
 SENTENCES = (3, 6)
-
-
-def held_out(key: str) -> bool:
-    """True when no training example may have this key."""
-    return hashlib.sha256(key.encode()).digest()[0] < 256 * HELD_OUT_SHARE
 
 
 class Person(NamedTuple):
@@ -155,18 +150,15 @@ class Draw:
             headline = fill(kind["headline"], values).text
             if held_out(headline) == held:
                 mentioned: set[str] = set()
-                sentences = [
-                    fill(self.rng.choice(stage["say"]), values, mentioned)
-                    for stage in self._stages(kind["stages"])
-                ]
-                return Paragraph(name, values, tuple(sentences), headline)
+                says = [self.rng.choice(stage["say"]) for stage in self._stages(kind["stages"])]
+                sentences = tuple(fill(say, values, mentioned) for say in says)
+                return Paragraph(name, values, sentences, headline)
 
     def _stages(self, stages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         free = [stage for stage in stages if not stage.get("must")]
         must = len(stages) - len(free)
-        chosen = self.rng.sample(
-            free, self.rng.randint(max(SENTENCES[0] - must, 0), min(SENTENCES[1] - must, len(free)))
-        )
+        fewest, most = max(SENTENCES[0] - must, 0), min(SENTENCES[1] - must, len(free))
+        chosen = self.rng.sample(free, self.rng.randint(fewest, most))
         return [stage for stage in stages if stage.get("must") or stage in chosen]
 
     def sentence(self, *, held: bool) -> Sentence:
@@ -175,9 +167,8 @@ class Draw:
         while True:
             template = self.rng.choice(plain["say"])
             names = {part.name for part in parts(template) if isinstance(part, WorldSlot)}
-            sentence = fill(
-                template, self.values({name: kind for name, kind in plain["slots"].items() if name in names})
-            )
+            slots = {name: kind for name, kind in plain["slots"].items() if name in names}
+            sentence = fill(template, self.values(slots))
             if held_out(sentence.text) == held:
                 return sentence
 
