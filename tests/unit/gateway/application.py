@@ -111,6 +111,13 @@ def text_gateway(
         yield client, fake
 
 
+def chat(gateway: Gateway, *messages: dict[str, Any], **fields: Any) -> Any:
+    """The answer to a conversation, by default one short message; half a surrogate pair is sent as it is."""
+    rows = messages or ({"role": "user", "content": "add 1"},)
+    body = json.dumps({"model": "mini", "messages": rows, **fields})
+    return gateway[0].post("/v1/chat/completions", content=body, headers={"content-type": "application/json"})
+
+
 def chunks(answer: Any) -> list[dict[str, Any]]:
     """The events of a stream that ended as it should."""
     assert answer.text.endswith("data: [DONE]\n\n")

@@ -131,10 +131,7 @@ def test_what_would_change_the_text_is_refused_by_name(fields: dict[str, Any], p
         ({"chunking_strategy": '{"a":' + "[" * 30_000}, "chunking_strategy"),
         ({"chunking_strategy": '{"type": "server_vad", "colour": 1}'}, "chunking_strategy"),
         ({"chunking_strategy[type]": "server_vad", "chunking_strategy[threshold]": "2"}, "chunking_strategy"),
-        (
-            {"chunking_strategy": "auto", "chunking_strategy[type]": "server_vad"},
-            "chunking_strategy[type]",
-        ),
+        ({"chunking_strategy": "auto", "chunking_strategy[type]": "server_vad"}, "chunking_strategy[type]"),
         ({"best_of": "3"}, "best_of"),
         ({"beam_width": "99"}, "beam_width"),
         ({"beam_width": "4", "temperature": "0.5"}, "beam_width"),

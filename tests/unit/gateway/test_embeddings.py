@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from conch.deployment import Pool
@@ -20,8 +20,6 @@ from gateway.embeddings.embedder import INPUTS, TOKENS, parts
 from gateway.embeddings.schema import MOST_INPUTS
 
 from .application import application
-
-QUICK = settings(max_examples=100, deadline=None, database=None, derandomize=True)
 
 
 class FakeTriton:
@@ -160,7 +158,6 @@ def test_a_refusal_of_the_model_is_about_the_input(opened: Any) -> None:
     assert not opened[0].app_state["services"].embeddings.inside["mini"]
 
 
-@QUICK
 @given(
     st.lists(st.one_of(st.text(min_size=1, max_size=9), st.lists(st.integers(0, 9), min_size=1)), min_size=1)
 )

@@ -11,16 +11,9 @@ from starlette.testclient import TestClient
 
 from conch.deployment import Pool
 
-from .application import application
+from .application import FakeTriton, application
 
 FORM = "application/x-www-form-urlencoded"  # what curl -d says without a header
-
-
-class Silent:
-    """A Triton that nobody asks."""
-
-    async def close(self) -> None:
-        pass
 
 
 @pytest.fixture
@@ -30,7 +23,7 @@ def gateway(tmp_path: Path) -> Iterator[TestClient]:
         Pool(name, "whisper", (0,), capabilities=able, languages=known, built=1_700_000_000)
         for name, known in {"a": ("en", "de"), "b.en": ("en",)}.items()
     ]
-    with application(tmp_path, *speech, triton=Silent(), model_aliases="mine=b.en") as client:
+    with application(tmp_path, *speech, triton=FakeTriton(), model_aliases="mine=b.en") as client:
         yield client
 
 

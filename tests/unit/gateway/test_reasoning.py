@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.responses import Response
 
 from conch.deployment import Chat
 from gateway.text.filters import Phase, ReasoningFilter
 
-from .application import CALL, Gateway, chunks, text_gateway
+from .application import CALL, Gateway, chat, chunks, text_gateway
 from .test_responses_api import CALLED, events
 from .test_tools import ADD, TAGGED
 
@@ -45,12 +45,6 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 @pytest.fixture(autouse=True)
 def answers_begin_with_reasoning(gateway: Gateway) -> None:
     gateway[1].words = THOUGHT
-
-
-def chat(gateway: Gateway, *messages: dict[str, Any], **fields: Any) -> Any:
-    conversation = messages or ({"role": "user", "content": "2 + 2?"},)
-    body = {"model": "mini", "messages": conversation, **fields}
-    return gateway[0].post("/v1/chat/completions", json=body)
 
 
 def streamed(answer: Any) -> dict[str, str]:
@@ -234,7 +228,6 @@ def test_a_tag_that_the_prompt_has_too() -> None:
     assert ReasoningFilter(Phase.REASONING).add("<think>\nx</think>y", last=True) == ("x", "y")
 
 
-@settings(max_examples=200, deadline=None, database=None, derandomize=True)
 @given(
     parts=st.lists(st.sampled_from(["<think>", "</think>", " so", "\n", "<", "4"]), max_size=6),
     cuts=st.lists(st.integers(1, 7), min_size=1, max_size=5),

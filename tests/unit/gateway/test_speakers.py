@@ -115,10 +115,7 @@ def test_diarized_json_is_the_sdks() -> None:
     ]
     assert [
         TranscriptionTextSegmentEvent.model_validate(one).speaker for one in speaker_segments(SPOKEN)
-    ] == [
-        "Ann > Bo",
-        "A",
-    ]
+    ] == ["Ann > Bo", "A"]
 
 
 def test_verbose_json_marks_words_and_segments() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from conch.deployment import Chat
@@ -16,7 +16,7 @@ from conch.errors import ApiError
 from gateway.text.chat import _parsed
 from gateway.text.tools import CallFilter, Calling, Tool
 
-from .application import CALL, FakeTriton, Gateway, chunks, text_gateway
+from .application import CALL, FakeTriton, Gateway, chat, chunks, text_gateway
 
 CHATML = (Path(__file__).parents[3] / "build/assets/chat/chatml_tools.jinja").read_text("utf-8")
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
@@ -30,12 +30,6 @@ TAGGED = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     with text_gateway(tmp_path_factory.mktemp("gateway"), Chat(CHATML), "guided_decoding") as found:
         yield found
-
-
-def ask(gateway: Gateway, **fields: Any) -> Any:
-    messages = [{"role": "user", "content": "add 1"}]
-    body = json.dumps({"model": "mini", "messages": messages, **fields})  # half a surrogate pair, too
-    return gateway[0].post("/v1/chat/completions", content=body, headers={"content-type": "application/json"})
 
 
 def guide(fake: FakeTriton) -> tuple[str, Any]:
@@ -72,7 +66,6 @@ def test_calls_are_found(text: str, rest: str, names: list[str]) -> None:
     assert len({call["id"] for call in calls}) == len(calls)
 
 
-@settings(max_examples=200, deadline=None, database=None, derandomize=True)
 @given(
     parts=st.lists(st.sampled_from(["so ", "<tool", "<tool_call>", "{", "[1]", TAGGED, "x"]), max_size=5),
     cuts=st.lists(st.integers(1, 7), min_size=1, max_size=5),
@@ -94,11 +87,11 @@ def test_a_stream_says_what_the_whole_says(parts: list[str], cuts: list[int]) ->
 def test_a_call_whole_and_streamed(gateway: Gateway) -> None:
     """As OpenAI has it: no content, an id, JSON arguments, and why the answer ended."""
     gateway[1].words = ("<tool_", 'call>\n{"name": "add", ', '"arguments": {"a": 1}}', "</tool_call>")
-    choice = ask(gateway, tools=[ADD]).json()["choices"][0]
+    choice = chat(gateway, tools=[ADD]).json()["choices"][0]
     assert choice["finish_reason"] == "tool_calls" and choice["message"]["content"] is None
     (call,) = choice["message"]["tool_calls"]
     assert (call["type"], call["function"]) == ("function", {"name": "add", "arguments": '{"a": 1}'})
-    rows = [row["choices"][0] for row in chunks(ask(gateway, tools=[ADD], stream=True))]
+    rows = [row["choices"][0] for row in chunks(chat(gateway, tools=[ADD], stream=True))]
     assert [row["delta"] for row in rows[:1]] == [{"role": "assistant", "content": ""}]
     (made,) = [row["delta"]["tool_calls"] for row in rows if "tool_calls" in row["delta"]]
     assert made[0]["index"] == 0 and made[0]["function"] == call["function"]
@@ -114,13 +107,13 @@ def test_the_model_is_told(gateway: Gateway) -> None:
         {"role": "assistant", "content": None, "tool_calls": [CALL]},
         {"role": "tool", "tool_call_id": "call_1", "content": "2"},
     ]
-    assert ask(gateway, messages=history, tools=[ADD]).status_code == 200
+    assert chat(gateway, *history, tools=[ADD]).status_code == 200
     prompt = gateway[1].asked[-1]["text_input"].item().decode()
     assert prompt.startswith("<|im_start|>system\nbe brief\n\nYou can call functions.")
     assert '{"type": "function", "function": {"name": "add", "description": "Add one"' in prompt
     assert '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call><|im_end|>' in prompt
     assert "<tool_response>\n2\n</tool_response>" in prompt
-    assert ask(gateway, tools=[ADD], tool_choice="none").status_code == 200
+    assert chat(gateway, tools=[ADD], tool_choice="none").status_code == 200
     assert b"function" not in gateway[1].asked[-1]["text_input"].item()
 
 
@@ -132,13 +125,13 @@ def test_a_required_call_has_a_grammar(gateway: Gateway) -> None:
         "required": ["name", "arguments"],
         "additionalProperties": False,
     }
-    ask(gateway, tools=[ADD, STOP], tool_choice={"type": "function", "function": {"name": "add"}})
+    chat(gateway, tools=[ADD, STOP], tool_choice={"type": "function", "function": {"name": "add"}})
     assert guide(gateway[1]) == ("json_schema", call)
-    ask(gateway, tools=[ADD, STOP], tool_choice="required")
+    chat(gateway, tools=[ADD, STOP], tool_choice="required")
     assert guide(gateway[1])[1]["anyOf"][0] == call
-    ask(gateway, tools=[ADD], tool_choice="required", parallel_tool_calls=True)
+    chat(gateway, tools=[ADD], tool_choice="required", parallel_tool_calls=True)
     assert guide(gateway[1]) == ("json_schema", {"type": "array", "items": call, "minItems": 1})
-    ask(gateway, tools=[ADD])
+    chat(gateway, tools=[ADD])
     assert "guided_decoding_guide" not in gateway[1].asked[-1]
 
 
@@ -148,7 +141,7 @@ def test_references_lead_to_where_the_schema_stands(gateway: Gateway, several: b
     nested = {"type": "object", "properties": {"b": {"$ref": "#/$defs/B"}}, "$defs": {"B": SCHEMA}}
     tool = {"type": "function", "function": {"name": "nest", "parameters": nested}}
     for tools, place in (([tool], ""), ([STOP, tool], "/anyOf/1")):
-        ask(gateway, tools=tools, tool_choice="required", parallel_tool_calls=several)
+        chat(gateway, tools=tools, tool_choice="required", parallel_tool_calls=several)
         root = guide(gateway[1])[1]
         at = "#" + ("/items" if several else "") + place + "/properties/arguments"
         for step in at.split("/")[1:]:
@@ -179,11 +172,11 @@ def test_ids_of_calls_are_as_a_template_wants_them(tmp_path: Path) -> None:
         {"role": "tool", "tool_call_id": "call_1", "content": "2 "},
     ]
     with text_gateway(tmp_path, Chat(template)) as gateway:
-        assert ask(gateway, messages=history, tools=[ADD]).status_code == 200
+        assert chat(gateway, *history, tools=[ADD]).status_code == 200
         first, second = gateway[1].asked[-1]["text_input"].item().decode().split("[{")[0].split("2 ")
         assert first == second and len(first) == 9
         gateway[1].words = (TAGGED,)
-        (call,) = ask(gateway, tools=[ADD]).json()["choices"][0]["message"]["tool_calls"]
+        (call,) = chat(gateway, tools=[ADD]).json()["choices"][0]["message"]["tool_calls"]
         assert len(call["id"]) == 9 and call["id"].isalnum()
 
 
@@ -191,7 +184,7 @@ def test_tags_that_only_training_needs(tmp_path: Path) -> None:
     """transformers' {% generation %}, as SmolLM3's template has it."""
     template = "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"
     with text_gateway(tmp_path, Chat(template)) as gateway:
-        assert ask(gateway).status_code == 200
+        assert chat(gateway).status_code == 200
         assert gateway[1].asked[-1]["text_input"].item() == b"add 1"
 
 
@@ -212,11 +205,11 @@ def deep(levels: int) -> dict[str, Any]:
 def test_a_response_format_is_a_grammar(gateway: Gateway) -> None:
     """A schema, any object, or plain text."""
     named = {"name": "x", "strict": True, "schema": SCHEMA}
-    ask(gateway, response_format={"type": "json_schema", "json_schema": named})
+    chat(gateway, response_format={"type": "json_schema", "json_schema": named})
     assert guide(gateway[1]) == ("json_schema", SCHEMA)
-    ask(gateway, response_format={"type": "json_object"})
+    chat(gateway, response_format={"type": "json_object"})
     assert guide(gateway[1]) == ("json", {})
-    ask(gateway, response_format={"type": "text"})
+    chat(gateway, response_format={"type": "text"})
     assert "guided_decoding_guide" not in gateway[1].asked[-1]
 
 
@@ -246,7 +239,7 @@ def test_a_response_format_is_a_grammar(gateway: Gateway) -> None:
 )  # fmt: skip
 def test_what_is_wrong_is_named(gateway: Gateway, fields: dict[str, Any], param: str, says: str) -> None:
     """A 400 with the client's own field."""
-    answer = ask(gateway, **fields)
+    answer = chat(gateway, **fields)
     error = answer.json()["error"]
     assert answer.status_code == 400 and error["param"].startswith(param) and says in error["message"], error
     assert not gateway[1].asked
@@ -259,10 +252,10 @@ def test_what_a_model_cannot_is_refused(tmp_path: Path) -> None:
             ({"tools": [ADD]}, "tools", "mini does not support tools"),
             ({"response_format": {"type": "json_object"}}, "response_format", "does not support structured"),
         ):  # fmt: skip
-            error = ask(gateway, **fields).json()["error"]
+            error = chat(gateway, **fields).json()["error"]
             assert error["param"] == param and says in error["message"]
-        assert ask(gateway, tools=[], tool_choice="none").status_code == 200
-        assert ask(gateway, tool_choice="auto", parallel_tool_calls=True).status_code == 200
+        assert chat(gateway, tools=[], tool_choice="none").status_code == 200
+        assert chat(gateway, tool_choice="auto", parallel_tool_calls=True).status_code == 200
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -278,7 +271,7 @@ def test_an_engine_that_cannot_follow_is_told_by_the_clients_field(
 ) -> None:
     """Also after events that were sent already: what a limit ends in the middle."""
     gateway[1].error = ApiError(400, "guided_decoding_guide: too large", code="model_refused")
-    answer = ask(gateway, stream=stream, **fields)
+    answer = chat(gateway, stream=stream, **fields)
     error = chunks(answer)[-1]["error"] if stream else answer.json()["error"]
     assert error["param"] == param
     assert error["message"] == f"{param} has a schema that answers cannot follow: too large"
