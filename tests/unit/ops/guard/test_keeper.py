@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -57,6 +59,7 @@ class Triton:
         writer.close()
 
     instance = SimpleNamespace(model_id="m")
+    keeper: Keeper
 
     def start(self) -> None:
         pass
@@ -99,22 +102,32 @@ class Channel:
         pass
 
 
-def ask(path: str, relay: Relay, taken: list[str]) -> Call[str]:
+def ask(path: str) -> Call[str]:
     async def send(target: Any) -> str:
         if target.http == "elsewhere":
-            taken.append(path)
             return "elsewhere"
         return (await (await target.http.request("GET", path, {})).body()).decode()
 
     return Call("m", lambda: path, send)
 
 
-def prepared(monkeypatch: pytest.MonkeyPatch, tritons: list[Triton]) -> Keeper:
-    monkeypatch.setattr(keeping, "CHECK", 0.1)
+async def until(true: Any) -> None:
+    async with asyncio.timeout(10):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def keeping_up(
+    monkeypatch: pytest.MonkeyPatch, *tritons: Triton, peers: Sequence[Any] = (), **seconds: float
+) -> AsyncIterator[Keeper]:
+    """A keeper that runs these servers one after the other; the first serves. `seconds`: its constants."""
+    for name, value in {"CHECK": 0.1, **seconds}.items():
+        monkeypatch.setattr(keeping, name, value)
     left = iter(tritons)
     manifest: Any = SimpleNamespace(probe=Probe("m", {}), serving=None)
-    return Keeper(
-        Relay([Elsewhere()], GuardMetrics()),  # type: ignore[list-item]
+    keeper = Keeper(
+        Relay(list(peers), GuardMetrics()),
         lambda: manifest,
         lambda _manifest, _lost: next(left),  # type: ignore[arg-type,return-value]
         lambda _address: Channel(),
@@ -122,12 +135,14 @@ def prepared(monkeypatch: pytest.MonkeyPatch, tritons: list[Triton]) -> Keeper:
         Journal("triton-0"),
         Failures(Path("/nonexistent")),
     )
-
-
-async def until(true: Any) -> None:
-    async with asyncio.timeout(10):
-        while not true():
-            await asyncio.sleep(0.01)
+    for triton in tritons:
+        await triton.listen()
+        triton.keeper = keeper
+    running = asyncio.ensure_future(keeper.run())
+    await until(lambda: keeper.state == "serving")
+    yield keeper
+    keeper.stop_asked.set()
+    assert await running == 0
 
 
 def test_a_server_that_somebody_ends_is_drained_and_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,35 +152,29 @@ def test_a_server_that_somebody_ends_is_drained_and_replaced(monkeypatch: pytest
 
     async def check() -> None:
         one, two = Triton(), Triton()
-        await one.listen()
-        await two.listen()
-        keeper, taken = prepared(monkeypatch, [one, two]), list[str]()
-        relay = keeper.relay
-        running = asyncio.ensure_future(keeper.run())
-        await until(lambda: keeper.state == "serving")
-        first = relay.life
-        slow = asyncio.ensure_future(relay.run(ask("/slow", relay, taken)))
-        await asyncio.sleep(0.05)
-        one.asked.set()
-        unread = [asyncio.ensure_future(relay.run(ask(f"/{n}", relay, taken))) for n in range(5)]
-        await until(lambda: relay.stopping)
-        assert await relay.run(ask("/late", relay, taken)) == "elsewhere"
-        assert not slow.done()
-        answers = await asyncio.gather(*unread)
-        assert set(answers) <= {"fine", "elsewhere"}
-        assert "elsewhere" in answers, "one connection is kept; the others are new"
-        one.slow.set()
-        assert await slow == "fine", "not given up"
-        await until(lambda: relay.life is not first and relay.life is not None)
-        assert one.ended.is_set()
-        assert one.asked_by_keeper
-        assert await relay.run(ask("/", relay, taken)) == "fine"
-        assert (keeper.starts, keeper.deaths) == (2, 1)
-        events = [row["event"] for row in keeper.journal.events]
-        assert "the server was terminated by another process" in events
-        assert not relay.suspicion.any, "nobody is blamed"
-        keeper.stop_asked.set()
-        assert await running == 0
+        async with keeping_up(monkeypatch, one, two, peers=[Elsewhere()]) as keeper:
+            relay = keeper.relay
+            first = relay.life
+            slow = asyncio.ensure_future(relay.run(ask("/slow")))
+            await asyncio.sleep(0.05)
+            one.asked.set()
+            unread = [asyncio.ensure_future(relay.run(ask(f"/{n}"))) for n in range(5)]
+            await until(lambda: relay.stopping)
+            assert await relay.run(ask("/late")) == "elsewhere"
+            assert not slow.done()
+            answers = await asyncio.gather(*unread)
+            assert set(answers) <= {"fine", "elsewhere"}
+            assert "elsewhere" in answers, "one connection is kept; the others are new"
+            one.slow.set()
+            assert await slow == "fine", "not given up"
+            await until(lambda: relay.life is not first and relay.life is not None)
+            assert one.ended.is_set()
+            assert one.asked_by_keeper
+            assert await relay.run(ask("/")) == "fine"
+            assert (keeper.starts, keeper.deaths) == (2, 1)
+            events = [row["event"] for row in keeper.journal.events]
+            assert "the server was terminated by another process" in events
+            assert not relay.suspicion.any, "nobody is blamed"
 
     for run_in in (asyncio.run, uvloop.run):
         run_in(asyncio.wait_for(check(), 20))
@@ -198,48 +207,34 @@ async def test_a_server_returns_until_its_next_start_fails(monkeypatch: pytest.M
 
     class Watched(Hung):
         def start(self) -> None:
-            said.append(keeper.returns())
+            said.append(self.keeper.returns())
 
-    one, dead, two = Watched(), Watched(), Watched()
-    keeper = prepared(monkeypatch, [one, dead, two])
-    for triton in (one, dead, two):
-        await triton.listen()
-    dead.server.close()
-    running = asyncio.ensure_future(keeper.run())
-    await until(lambda: keeper.state == "serving")
-    keeper.ill("killed", -9)
-    await until(lambda: keeper.starts == 2)
-    keeper.ill("died while it started", 1)
-    await until(lambda: keeper.starts == 3 and keeper.state == "serving")
-    assert said == [False, True, False]
-    assert keeper.returns()
-    keeper.stop_asked.set()
-    assert not keeper.returns()
-    assert await running == 0
+    dead = Watched()
+    async with keeping_up(monkeypatch, Watched(), dead, Watched()) as keeper:
+        dead.server.close()
+        keeper.ill("killed", -9)
+        await until(lambda: keeper.starts == 2)
+        keeper.ill("died while it started", 1)
+        await until(lambda: keeper.starts == 3 and keeper.state == "serving")
+        assert said == [False, True, False]
+        assert keeper.returns()
+        keeper.stop_asked.set()
+        assert not keeper.returns()
 
 
 async def test_probes_are_rare_until_a_request_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stub that hangs while nobody asks is found late; the first request that waits for it has it found."""
     one, two = Hung(), Triton()
-    await one.listen()
-    await two.listen()
-    keeper, taken = prepared(monkeypatch, [one, two]), list[str]()
-    keeper.relay.peers = []
     intervals = {"IDLE_CHECK": 0.1, "PROBE": 0.3, "IDLE_PROBE": 60, "PROBE_TIMEOUT": 0.3}
-    for name, seconds in intervals.items():
-        monkeypatch.setattr(keeping, name, seconds)
-    running = asyncio.ensure_future(keeper.run())
-    await until(lambda: keeper.state == "serving")
-    one.hangs.set()
-    await asyncio.sleep(1)
-    assert (one.probes, keeper.deaths) == (1, 0)
-    asked = asyncio.ensure_future(keeper.relay.run(ask("/slow", keeper.relay, taken)))
-    await until(lambda: keeper.deaths == 1)
-    assert "the probe failed: timeout" in str(keeper.journal.events)
-    two.slow.set()
-    assert await asked == "fine"
-    keeper.stop_asked.set()
-    assert await running == 0
+    async with keeping_up(monkeypatch, one, two, **intervals) as keeper:
+        one.hangs.set()
+        await asyncio.sleep(1)
+        assert (one.probes, keeper.deaths) == (1, 0)
+        asked = asyncio.ensure_future(keeper.relay.run(ask("/slow")))
+        await until(lambda: keeper.deaths == 1)
+        assert "the probe failed: timeout" in str(keeper.journal.events)
+        two.slow.set()
+        assert await asked == "fine"
 
 
 @pytest.mark.parametrize(("works", "limit"), [(0, 600.0), (2, 0.1)])
@@ -261,41 +256,27 @@ async def test_a_server_whose_engine_works_is_left_alone(
             return {1: time.monotonic() if self.works == 2 else 0.0}
 
     one, two = Busy(), Triton()
-    await one.listen()
-    await two.listen()
-    keeper = prepared(monkeypatch, [one, two])
-    keeper.relay.peers = []
-    for name, seconds in {"PROBE": 0.1, "PROBE_TIMEOUT": 0.2}.items():
-        monkeypatch.setattr(keeping, name, seconds)
-    running = asyncio.ensure_future(keeper.run())
-    await until(lambda: keeper.state == "serving")
-    one.hangs.set()
-    asked = asyncio.ensure_future(keeper.relay.run(ask("/slow", keeper.relay, [])))
-    for one.works in (1, 2):
-        await until(lambda probes=one.probes: one.probes >= probes + 4)
-        assert keeper.deaths == 0
-    one.works = works
-    monkeypatch.setattr(keeping, "START_TIMEOUT", limit)
-    await until(lambda: keeper.deaths == 1)
-    two.slow.set()
-    assert await asked == "fine"
-    keeper.stop_asked.set()
-    assert await running == 0
+    async with keeping_up(monkeypatch, one, two, PROBE=0.1, PROBE_TIMEOUT=0.2) as keeper:
+        one.hangs.set()
+        asked = asyncio.ensure_future(keeper.relay.run(ask("/slow")))
+        for one.works in (1, 2):
+            await until(lambda probes=one.probes: one.probes >= probes + 4)
+            assert keeper.deaths == 0
+        one.works = works
+        monkeypatch.setattr(keeping, "START_TIMEOUT", limit)
+        await until(lambda: keeper.deaths == 1)
+        two.slow.set()
+        assert await asked == "fine"
 
 
 async def test_a_server_that_takes_connections_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """And the checks leave no connection open."""
     one = Triton()
-    await one.listen()
-    keeper = prepared(monkeypatch, [one])
-    running = asyncio.ensure_future(keeper.run())
-    await until(lambda: keeper.state == "serving")
-    for _ in range(8):
-        await asyncio.sleep(0.1)
-        assert one.open <= 2
-    assert keeper.deaths == 0
-    keeper.stop_asked.set()
-    assert await running == 0
+    async with keeping_up(monkeypatch, one) as keeper:
+        for _ in range(8):
+            await asyncio.sleep(0.1)
+            assert one.open <= 2
+        assert keeper.deaths == 0
 
 
 def test_a_new_connection_tells() -> None:

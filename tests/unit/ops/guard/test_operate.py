@@ -12,7 +12,7 @@ import pytest
 from conch.http_client import Lost
 from ops.guard.journal import KEPT, Journal
 from ops.guard.metrics import GuardMetrics
-from ops.guard.operate import Operator, queued
+from ops.guard.operate import Operator
 from ops.guard.proxy.http_front import HttpFront
 from ops.guard.proxy.relay import Life, Relay
 from ops.guard.proxy.service import Service
@@ -97,11 +97,6 @@ def test_a_restart_is_what_sighup_does() -> None:
     found.restart()
     assert found.keeper.restart_asked.is_set()
     assert found.keeper.journal.events[-1]["event"] == "restart asked for"
-
-
-def test_statistics_become_a_sum() -> None:
-    assert queued({"model_stats": []}) == {"requests": 0, "seconds": 0.0}
-    assert queued(STATISTICS)["requests"] == 4
 
 
 def test_a_journal_forgets_the_oldest() -> None:

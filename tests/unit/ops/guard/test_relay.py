@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -98,6 +98,11 @@ def killing(guard: Guard, death: Death) -> Callable[[], Coroutine[Any, Any, str]
     return lost
 
 
+async def refused(said: str, asked: Awaitable[str]) -> None:
+    with pytest.raises(Unavailable, match=said):
+        await asked
+
+
 async def test_killed_from_outside_is_handed_on_at_once() -> None:
     one, two = pair()
     assert await one.relay.run(call(one, two, "a", killing(one, OUTSIDE), fine)) == "fine"
@@ -118,12 +123,10 @@ async def test_a_request_that_ends_its_server_never_reaches_another() -> None:
 
     task = asyncio.ensure_future(one.relay.run(call(one, two, "p", poison)))
     await asyncio.sleep(0.05)
-    with pytest.raises(Unavailable, match="not retried for now"):
-        await two.relay.run(call(two, one, "p", fine))
+    await refused("not retried for now", two.relay.run(call(two, one, "p", fine)))
     assert await two.relay.run(call(two, one, "q", fine)) == "fine", "others are served meanwhile"
     one.live()
-    with pytest.raises(Unavailable, match="refused for a minute"):
-        await task
+    await refused("refused for a minute", task)
     assert tried == ["own", "own"]
     one.live()
     await asyncio.sleep(0.05)
@@ -171,8 +174,7 @@ async def test_whoever_is_lost_twice_is_refused() -> None:
     with pytest.raises(Unavailable, match="refused for a minute"):
         await two.relay.run(call(two, one, "a", killing(two, OUTSIDE), handed=True, lost=True))
     await asyncio.sleep(0.05)
-    with pytest.raises(Unavailable, match="not retried"):
-        await one.relay.run(call(one, two, "a", fine))
+    await refused("not retried", one.relay.run(call(one, two, "a", fine)))
 
 
 @pytest.mark.parametrize("death", [OUTSIDE, CRASH])
@@ -188,8 +190,7 @@ async def test_what_another_instance_could_not_take_is_lost_once(death: Death) -
         assert not task.done()
         two.live()
         if again:
-            with pytest.raises(Unavailable, match="refused for a minute"):
-                await task
+            await refused("refused for a minute", task)
         else:
             assert await task == "fine"
 
@@ -217,8 +218,7 @@ async def test_a_request_that_a_guard_was_lost_with_costs_one_more_server(death:
     with pytest.raises(Unavailable, match="refused for a minute"):
         await one.relay.run(call(one, two, "a", killing(one, death), fine, lost=True))
     await asyncio.sleep(0.05)
-    with pytest.raises(Unavailable, match="not retried"):
-        await two.relay.run(call(two, one, "a", fine))
+    await refused("not retried", two.relay.run(call(two, one, "a", fine)))
     assert await one.relay.run(call(one, two, "b", fine, fine, lost=True)) == "fine"
     two.live()
     assert await two.relay.run(call(two, one, "c", unread(two), fine, lost=True)) == "fine"
@@ -248,8 +248,7 @@ async def test_what_a_server_never_had_is_not_blamed(*, handed: bool, lost: bool
 
     task = one.relay.run(call(one, two, "a", away, fine, handed=handed, lost=lost))
     if handed:
-        with pytest.raises(Unavailable, match="no instance"):
-            await task
+        await refused("no instance", task)
     else:
         assert await task == "fine"
     for guard, other in ((one, two), (two, one)):
@@ -275,8 +274,7 @@ async def test_what_an_ending_server_does_not_read_is_handed_on_while_it_lives()
 async def test_what_an_ending_server_does_not_read_is_not_blamed() -> None:
     """It came from another instance, which was lost: nobody takes it now, and it may come again."""
     one, two = pair()
-    with pytest.raises(Unavailable, match="no instance"):
-        await two.relay.run(call(two, one, "a", unread(two), handed=True))
+    await refused("no instance", two.relay.run(call(two, one, "a", unread(two), handed=True)))
     assert await one.relay.run(call(one, two, "a", fine)) == "fine"
 
 
@@ -325,8 +323,7 @@ async def test_an_unread_request_keeps_its_mark_and_is_no_suspect() -> None:
     await asyncio.sleep(0.01)
     assert not one.relay.suspicion.any
     one.live()
-    with pytest.raises(Unavailable, match="refused for a minute"):
-        await task
+    await refused("refused for a minute", task)
 
 
 async def test_a_server_that_cannot_be_reached_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,8 +338,7 @@ async def test_a_server_that_cannot_be_reached_is_not_asked_for_ever(monkeypatch
         raise Lost("cannot be reached", sent=False, fresh=True)
 
     one.relay.life.ending.set_result(OUTSIDE)  # what was lost is looked into at once
-    with pytest.raises(Unavailable, match="no instance"):
-        await one.relay.run(call(one, one, "a", away, waits=True))
+    await refused("no instance", one.relay.run(call(one, one, "a", away, waits=True)))
     assert 2 <= tries <= 12
 
 
@@ -364,20 +360,17 @@ async def test_a_suspect_is_let_go_when_its_server_does_not_return() -> None:
     task = asyncio.ensure_future(one.relay.run(call(one, one, "a", killing(one, CRASH))))
     await asyncio.sleep(0.05)
     one.relay.returns = lambda: False
-    with pytest.raises(Unavailable, match="were lost"):
-        await task
+    await refused("were lost", task)
     assert not one.relay.suspicion.any
 
 
 async def test_nobody_there() -> None:
     """Without another instance, and for what another guard has handed on: 503 at once."""
     lonely = Guard()
-    with pytest.raises(Unavailable, match="no instance"):
-        await lonely.relay.run(call(lonely, lonely, "a", fine))
+    await refused("no instance", lonely.relay.run(call(lonely, lonely, "a", fine)))
     one, two = pair()
     one.die(OUTSIDE)
-    with pytest.raises(Unavailable, match="no instance"):
-        await one.relay.run(call(one, two, "a", fine, fine, handed=True))
+    await refused("no instance", one.relay.run(call(one, two, "a", fine, fine, handed=True)))
 
 
 def lonely() -> Guard:
@@ -398,8 +391,7 @@ async def test_a_pool_of_one_waits_for_its_server() -> None:
     came = asyncio.ensure_future(one.relay.run(call(one, one, "b", fine, waits=True)))
     await asyncio.sleep(0.1)
     assert one.relay.waiting == 2
-    with pytest.raises(Unavailable, match="no instance"):
-        await one.relay.run(call(one, one, "c", fine, waits=False))
+    await refused("no instance", one.relay.run(call(one, one, "c", fine, waits=False)))
     one.live()
     one.relay.stopping = True
     drained = asyncio.ensure_future(one.relay.run(call(one, one, "d", fine, waits=True)))
@@ -416,8 +408,7 @@ async def test_a_pool_of_one_is_lost_twice_at_most() -> None:
     task = asyncio.ensure_future(one.relay.run(call(one, one, "a", dies, waits=True)))
     await asyncio.sleep(0.01)
     one.live()
-    with pytest.raises(Unavailable, match="refused for a minute"):
-        await task
+    await refused("refused for a minute", task)
 
 
 async def test_nobody_waits_for_a_server_that_does_not_return(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -427,19 +418,15 @@ async def test_nobody_waits_for_a_server_that_does_not_return(monkeypatch: pytes
     task = asyncio.ensure_future(one.relay.run(call(one, one, "a", fine, waits=True)))
     await asyncio.sleep(0.01)
     monkeypatch.setattr(relaying, "MOST_WAITING", 1)
-    with pytest.raises(Unavailable, match="no instance"):
-        await one.relay.run(call(one, one, "b", fine, waits=True))
+    await refused("no instance", one.relay.run(call(one, one, "b", fine, waits=True)))
     one.relay.returns = lambda: False
-    with pytest.raises(Unavailable, match="no instance"):
-        await task
+    await refused("no instance", task)
     one.relay.returns = lambda: True
     monkeypatch.setattr(relaying, "MOST_WAITING_BYTES", 0)
-    with pytest.raises(Unavailable, match="no instance"):
-        await one.relay.run(call(one, one, "d", fine, waits=True))
+    await refused("no instance", one.relay.run(call(one, one, "d", fine, waits=True)))
     monkeypatch.undo()
     monkeypatch.setattr(relaying, "AWAY_SECONDS", 0.1)
-    with pytest.raises(Unavailable, match="no instance"):
-        await one.relay.run(call(one, one, "c", fine, waits=True))
+    await refused("no instance", one.relay.run(call(one, one, "c", fine, waits=True)))
 
 
 async def test_another_instance_comes_before_the_own_return() -> None:

@@ -21,13 +21,7 @@ from tests.fakes.nvidia_image import make_image
 
 @pytest.mark.parametrize(
     ("size", "told"),
-    [
-        (64 << 30, 256 << 20),
-        (8 << 30, 256 << 20),
-        (1 << 30, 32 << 20),
-        (64 << 20, 2 << 20),
-        (16 << 20, 0),
-    ],
+    [(64 << 30, 256 << 20), (8 << 30, 256 << 20), (1 << 30, 32 << 20), (64 << 20, 2 << 20), (16 << 20, 0)],
 )
 def test_shared_memory_grows_by_a_part_of_what_there_is(
     monkeypatch: pytest.MonkeyPatch, size: int, told: int
