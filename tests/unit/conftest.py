@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
+settings.register_profile("unit", max_examples=200, deadline=None, database=None, derandomize=True)
+settings.load_profile("unit")
 if not shutil.which(
     "nvidia-smi"
 ):  # before anybody imports Triton's language: its own functions are bound then
@@ -28,17 +31,13 @@ ROOT = Path(__file__).parent.parent.parent
 MINIATURE = ROOT / "miniatures" / "whisper"
 
 
-def export(folder: Path, compress: str = "none") -> Path:
-    """Export the miniature for OpenVINO."""
-    from . import engines
-
-    return engines.export("openvino", "whisper", MINIATURE, folder, "--compress", compress)
-
-
 @pytest.fixture(scope="session")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The miniature Whisper, exported."""
-    return export(tmp_path_factory.mktemp("engine"))
+    """The miniature Whisper, exported for OpenVINO."""
+    from . import engines
+
+    folder = tmp_path_factory.mktemp("engine")
+    return engines.export("openvino", "whisper", MINIATURE, folder, "--compress", "none")
 
 
 @pytest.fixture(scope="session")

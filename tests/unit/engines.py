@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 from build.checkpoints.arguments import parse
+from serving.engine.encoding import EncoderRuntime
 from serving.engine.jobs import Job, Limits
 from serving.engine.runtime import Runtime
 from serving.engine.scheduler import Scheduler
@@ -35,6 +36,17 @@ def runtime(target: str, engine: Path, tp_size: int = 1, **parameters: int) -> R
     from serving.engine.openvino.runtime import OpenVinoRuntime
 
     return OpenVinoRuntime(engine, precision="f32")
+
+
+def encoder_of(target: str, engine: Path, graph: str = "encoder") -> EncoderRuntime:
+    """One of its encoders."""
+    if target == "torch":
+        from serving.engine.torch.encoder import TorchEncoder
+
+        return TorchEncoder(engine, {"precision": "float32"}, graph)
+    from serving.engine.openvino.encoder import OpenVinoEncoder
+
+    return OpenVinoEncoder(engine, {}, "f32", graph)
 
 
 def answers(engine: Runtime, jobs: Sequence[Job], **limits: int) -> list[list[int]]:

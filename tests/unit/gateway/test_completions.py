@@ -132,6 +132,18 @@ def test_beams_are_one_question() -> None:
     assert "temperature" not in question.fields
 
 
+def test_log_probs_of_pieces_have_offsets_in_the_whole_text() -> None:
+    """Text that was held back does not move the tokens after it."""
+    written = CompletionWriter("mini", log_probs=True)
+    pieces = [
+        TextDelta(" one", (Token(" one", -1.0),)),
+        TextDelta(""),
+        TextDelta(" two three", (Token(" two", -1.0), Token(" three", -1.0))),
+    ]
+    offsets = [written.chunks(0, piece)[0]["choices"][0]["logprobs"]["text_offset"] for piece in pieces]
+    assert offsets == [[0], [], [4, 8]]
+
+
 def test_the_chosen_token_is_among_the_likeliest() -> None:
     """As at OpenAI; of two that read alike the likelier counts."""
     token = Token(" x", -3.0, (("\ufffd", -1.0), ("\ufffd", -2.0)))

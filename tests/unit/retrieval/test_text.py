@@ -20,7 +20,7 @@ from retrieval.indexing import embedded
 from retrieval.library import Item
 from retrieval.search import interleaved, together
 
-QUICK = settings(max_examples=400, deadline=None, database=None, derandomize=True)
+QUICK = settings(max_examples=400)
 FILTERS: TypeAdapter[Any] = TypeAdapter(ComparisonFilter | Compound)
 LETTERS = st.sampled_from("ab .\n日ж!?")
 

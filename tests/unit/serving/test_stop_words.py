@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.engine.stop_words import StopFilter, StreamedToken, ending, trimmed, words_in
 
-QUICK = settings(max_examples=200, deadline=None, database=None, derandomize=True)
 WORDS = ((7,), (3, 7), (4, 5))
 
 
@@ -34,7 +33,6 @@ def test_each_row_has_its_own_words_and_each_beam_its_own_length() -> None:
     assert trimmed(tokens, lengths, [WORDS, ((9, 9),)]).tolist() == [[1, 3], [3, 0]]
 
 
-@QUICK
 @given(ids=st.lists(st.integers(1, 8), max_size=12), cuts=st.lists(st.integers(1, 3), min_size=1, max_size=5))
 def test_a_stream_shows_what_the_whole_text_would(ids: list[int], cuts: list[int]) -> None:
     """In groups of any size. The engine stops at the first word, so nothing comes after it."""

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.engine.answers import Answers, WantedOutputs
@@ -22,7 +22,6 @@ from serving.triton.rows import refuse_samples
 from ..conftest import ROOT
 
 TOKENIZERS = {name: TextTokenizer.load(ROOT / "miniatures" / name) for name in ("t5", "bart", "gpt2")}
-QUICK = settings(max_examples=150, deadline=None, database=None, derandomize=True)
 NAMES = pytest.mark.parametrize("name", list(TOKENIZERS))
 
 
@@ -40,7 +39,6 @@ def pieces(name: str, ids: list[int], cuts: list[int], *, skip_special: bool = T
 
 @NAMES
 @pytest.mark.parametrize("skip_special", [True, False])
-@QUICK
 @given(data=st.data())
 def test_pieces_add_up_to_the_whole_text(name: str, skip_special: bool, data: st.DataObject) -> None:
     """Any ids at all, special ones and parts of characters among them, in groups of any size."""
@@ -53,7 +51,6 @@ def test_pieces_add_up_to_the_whole_text(name: str, skip_special: bool, data: st
 
 
 @pytest.mark.parametrize("name", ["bart", "gpt2"])
-@QUICK
 @given(
     words=st.lists(
         st.sampled_from(["Zürich", "日本", "👩‍👩‍👧", " ", "naïve", "the mayor", "\n", "é"]),
@@ -136,7 +133,6 @@ def test_a_prefix_of_a_stop_word_is_held_back() -> None:
     assert play([5, 7, 49], ((7, 8),)) == [[5], [], [7]], "what was held at the end of the text belongs to it"
 
 
-@QUICK
 @given(
     tokens=st.lists(st.integers(1, 3), min_size=1, max_size=10),
     stop=st.lists(st.lists(st.integers(1, 3), min_size=2, max_size=4), max_size=3),
