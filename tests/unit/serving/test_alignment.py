@@ -52,18 +52,6 @@ def test_smoothing_is_a_median_of_seven(size: int) -> None:
     assert np.array_equal(smooth(weights), weights if size <= 3 else medians(weights))
 
 
-def test_tokens_begin_where_the_decoder_looked() -> None:
-    """A sharp diagonal is found again, 20 ms a frame."""
-    looked = [0, 12, 40, 66, 90]
-    attention = np.full((2, 9, 150), 1e-3, np.float16)
-    attention[:, :, 130:] = 0.01  # some of it rests on the padding, which counts for nothing
-    for row, frame in enumerate(looked, 3):
-        attention[:, row, frame : frame + 8] = 1.0
-    assert token_starts(attention, 120, slice(3, -1)).tolist() == pytest.approx(
-        [frame / 50 for frame in looked], abs=0.1
-    )
-
-
 def test_the_formula_is_openais() -> None:
     """On attention at random, the starts of openai/whisper timing.py, written down step by step."""
     rng = np.random.default_rng(8)

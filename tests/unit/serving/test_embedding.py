@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BertConfig, BertModel
@@ -22,16 +22,15 @@ from build.checkpoints.minilm import UnsupportedCheckpoint
 from build.targets.openvino.export_encoder import export
 from build.targets.torch import export_encoder
 from conch.bundle import ENGINE
-from serving.engine.encoding import ENOUGH, MOST, PADDING, EncoderRuntime, TextEncoderEndpoint, embed, groups
-from serving.engine.openvino.encoder import OpenVinoEncoder
-from serving.engine.torch.encoder import TorchEncoder
+from serving.engine.encoding import ENOUGH, MOST, PADDING, TextEncoderEndpoint, embed, groups
 from serving.errors import BadRequest
 from serving.text.embedding import EmbeddingModel, around, padded
 from tests.fakes.triton_python import UTILS, Answered, answers_of, request
 
+from ..engines import encoder_of
+
 pytestmark = pytest.mark.slow  # imports torch and transformers
 
-QUICK = settings(max_examples=100, deadline=None, database=None, derandomize=True)
 WORDS = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", *"abcdefghij"]
 MODULES = ("Transformer", "Pooling", "Normalize")
 
@@ -77,10 +76,9 @@ def test_vectors_are_transformers(made: tuple[Path, Path, str], target: str, tmp
     """Rows of different lengths, computed together and alone."""
     folder, bundle, pooling = made
     theirs = BertModel.from_pretrained(folder, add_pooling_layer=False).eval()
-    encoder: EncoderRuntime = OpenVinoEncoder(bundle / ENGINE, {}, "f32")
     if target == "torch":
         export_encoder.export("minilm", folder, tmp_path, "float32", 0)
-        encoder = TorchEncoder(tmp_path, {"precision": "float32"})
+    encoder = encoder_of(target, tmp_path if target == "torch" else bundle / ENGINE)
     draw = np.random.default_rng(1)
     rows = [draw.integers(4, len(WORDS), n).astype(np.int32) for n in (1, 12, 3, 7, 7, 2)]
     found = embed(encoder, rows)
@@ -166,7 +164,6 @@ def test_what_is_refused(made: tuple[Path, Path, str], inputs: dict[str, Any], s
         rows_of(EmbeddingModel(made[1]), **inputs)
 
 
-@QUICK
 @given(st.lists(st.integers(1, 512), min_size=1, max_size=200))
 def test_groups_hold_every_row_once(lengths: list[int]) -> None:
     """Small groups may be uneven, large ones are not, and none is larger than memory bears."""

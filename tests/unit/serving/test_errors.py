@@ -41,52 +41,28 @@ def test_other_engines_errors_stay_as_they_are() -> None:
 TAG = "[TensorRT-LLM][ERROR] "
 FETCHING = (
     "Executor failed process requestId 7 due to the following error: Encountered an error when fetching new "
-    "request: "
+    f"request: {TAG}"
 )
-BACKTRACE = (
+PLACE = (
     " (/home/jenkins/agent/workspace/LLM/tensorrt_llm/cpp/tensorrt_llm/batch_manager/llmRequest.cpp:248)\n1 "
     "0x7f1f3c0a53e8 libtriton_tensorrtllm.so(+0x1c3e8)"
 )
-ASSERTION = "Assertion failed: "
+FAILED, FETCHED = f"{TAG}Assertion failed: ", f"{FETCHING}Assertion failed: "
+EXTRA = "Input token extra ids must be provided when enabling kv cache reuse with prompt table"
 
 
 @pytest.mark.parametrize(
     ("before", "sentence", "behind", "kind"),
     [
-        (FETCHING + TAG, "Prompt length (300) exceeds maximum input length (228).", BACKTRACE, "INVALID_ARG"),
-        (
-            FETCHING + TAG + ASSERTION,
-            "Encoder length (3100) exceeds maximum encoder input length (3000).",
-            BACKTRACE,
-            "INVALID_ARG",
-        ),
-        (
-            FETCHING + TAG + ASSERTION,
-            "EndId (99) is not within acceptable range [-1, 50).",
-            BACKTRACE,
-            "INVALID_ARG",
-        ),
-        (FETCHING + TAG + ASSERTION, "Incorrect sampling config", BACKTRACE, "INVALID_ARG"),
-        (
-            TAG + ASSERTION,
-            "topP.value() <= 1.f",
-            BACKTRACE.replace("llmRequest", "samplingConfig"),
-            "INVALID_ARG",
-        ),
-        (
-            TAG + ASSERTION,
-            "Requested beam width 9 is larger than configured max beam width 1",
-            "",
-            "INVALID_ARG",
-        ),
-        (
-            TAG + ASSERTION,
-            "Input token extra ids must be provided when enabling kv cache reuse with prompt table",
-            BACKTRACE,
-            "INVALID_ARG",
-        ),
-        (TAG, "Maximum queue size of 256 has been reached, please try again later", BACKTRACE, "UNAVAILABLE"),
-        (TAG, "CUDA runtime error in cudaMemcpyAsync: out of memory", BACKTRACE, "INTERNAL"),
+        (FETCHING, "Prompt length (300) exceeds maximum input length (228).", PLACE, "INVALID_ARG"),
+        (FETCHED, "Encoder length (3100) exceeds maximum encoder input length (3000).", PLACE, "INVALID_ARG"),
+        (FETCHED, "EndId (99) is not within acceptable range [-1, 50).", PLACE, "INVALID_ARG"),
+        (FETCHED, "Incorrect sampling config", PLACE, "INVALID_ARG"),
+        (FAILED, "topP.value() <= 1.f", PLACE.replace("llmRequest", "samplingConfig"), "INVALID_ARG"),
+        (FAILED, "Requested beam width 9 is larger than configured max beam width 1", "", "INVALID_ARG"),
+        (FAILED, EXTRA, PLACE, "INVALID_ARG"),
+        (TAG, "Maximum queue size of 256 has been reached, please try again later", PLACE, "UNAVAILABLE"),
+        (TAG, "CUDA runtime error in cudaMemcpyAsync: out of memory", PLACE, "INTERNAL"),
     ],
 )
 def test_the_kind_of_tensorrt_llms_errors_is_told_by_their_words(

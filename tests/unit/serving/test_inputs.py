@@ -156,16 +156,34 @@ def test_samples_that_are_refused(
         parse(sent, Collected(), facts)
 
 
+LOOKS = EngineFacts("llava", 128, 300, 1, prompt_width=64)
+TABLE: dict[str, Any] = {
+    "input_ids": np.array([[300, 301, 302, 303, 5]], np.int32),
+    "request_output_len": np.array([[4]], np.int32),
+    "prompt_embedding_table": np.ones((1, 4, 64), np.float16),
+    "prompt_vocab_size": np.array([[4]], np.int32),
+}
+
+
 def test_a_table_goes_into_the_job_and_stops_nothing() -> None:
-    facts = EngineFacts("llava", 128, 2000, 1, prompt_width=8)
-    table = np.ones((1, 3, 8), np.float16)
-    given = {
-        "input_ids": np.array([[5, 2000, 2002]], np.int32),
-        "input_lengths": np.array([[3]], np.int32),
-        "request_output_len": np.array([[4]], np.int32),
-        "prompt_embedding_table": table,
-        "prompt_vocab_size": np.array([[3]], np.int32),
-    }
-    job, _ = parse(given, Collected(), facts)
-    np.testing.assert_array_equal(job.table, table[0])
+    job, _ = parse(TABLE, Collected(), LOOKS)
+    np.testing.assert_array_equal(job.table, TABLE["prompt_embedding_table"][0])
     assert job.stopped is False
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"prompt_embedding_table": np.zeros((1, 4, 63), np.float16)}, r"\[4, 63\]; this model takes"),
+        ({"prompt_embedding_table": np.full((1, 4, 64), np.nan, np.float16)}, "NaN or infinite"),
+        ({"prompt_embedding_table": np.zeros((1, 3000, 64), np.float16)}, "3000 rows"),
+        ({"prompt_vocab_size": np.array([[5]], np.int32)}, "prompt_vocab_size is 5; it must be from 1 to 4"),
+        ({"prompt_vocab_size": np.array([[3]], np.int32)}, "outside 0 to 302"),
+        ({"prompt_table_extra_ids": np.ones((1, 3), np.uint64)}, "3 values, input_ids 5"),
+        ({"prompt_embedding_table": np.zeros((1, 0, 64), np.float16)}, "requires prompt_embedding_table"),
+    ],
+)
+def test_what_fits_no_table_is_refused(changed: dict[str, Any], says: str) -> None:
+    """A table of another width, too long, not finite, or with fewer rows than ids name."""
+    with pytest.raises(BadRequest, match=says):
+        parse(TABLE | changed, Collected(), LOOKS)

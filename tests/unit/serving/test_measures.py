@@ -10,48 +10,36 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conch.bundle import EngineFacts
 from serving.engine.collected import Collected
 from serving.engine.jobs import Job, Limits
-from serving.engine.runtime import Row, RunningBatch, Step
+from serving.engine.runtime import Row, Step
 from serving.engine.sampling import Sampling
 from serving.engine.scheduler import Scheduler
 from serving.engine.tracing import Spans
 from tests.fakes.collector import collector
 
+from .test_scheduler import Engine
+
 TRACE, PARENT = "0" * 31 + "7", "00000000000000ff"
 LIMITS = Limits(max_rows=2, max_queue=4)
 
 
-class Clock(RunningBatch):
+class Clock(Engine):
     """A runtime whose encoder takes 0.1 s and whose steps take 0.01 s, of a time that only it lets pass."""
 
-    facts = EngineFacts("gpt2", positions=20, vocabulary=10, end_id=9)
-
-    def __init__(self) -> None:
-        self.now = 100.0
+    facts: Any = SimpleNamespace(**{**vars(Engine.facts), "positions": 20})
+    now = 100.0
 
     def monotonic(self) -> float:
         return self.now
-
-    def chooses(self, _: Sampling) -> bool:
-        return False
-
-    def prepare(self, source: Any) -> Any:
-        return source
 
     def encode(self, sources: Sequence[Any]) -> list[Any]:
         self.now += 0.1 * bool(sources)
         return [SimpleNamespace(failed=None, ready=lambda wait: True) for _ in sources]
 
-    def batch(self) -> Clock:
-        return self
-
     def step(self, rows: Sequence[Row]) -> Step:
         self.now += 0.01
-        logits = np.full((len(rows), 10), -30, np.float32)
-        logits[:, 1] = 0
-        return Step(np.ones(len(rows), np.int64), np.zeros(len(rows), np.float32), logits.__getitem__)
+        return super().step(rows)
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
 """LLaVA and BLIP-2 on the portable engines against transformers: small models of the true architectures with
-random weights, and the miniatures; pictures and texts in one running batch.
+random weights; pictures and texts in one running batch.
 """
 
 from __future__ import annotations
@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,18 +24,14 @@ from transformers import (
     PreTrainedModel,
 )
 
-from build.catalog import ROOT
 from conch.bundle import PicturePrompt
-from miniatures.training.answers.evaluate import AnswerPeer, held_out, ids
-from miniatures.training.pictures.train import normalized
 from serving.engine.collected import Collected
 from serving.engine.encoding import EncoderRuntime
 from serving.engine.inputs import parse
 from serving.engine.runtime import Runtime
-from serving.errors import BadRequest
 
 from .. import engines
-from ..engines import export, runtime
+from ..engines import encoder_of, export, runtime
 from .test_text_engines import COMMON, LLAMA, OPT, VOCABULARY
 
 pytestmark = pytest.mark.long
@@ -74,13 +69,7 @@ class Engine(NamedTuple):
         return runtime(self.target, self.folder)
 
     def encoder(self) -> EncoderRuntime:
-        if self.target == "torch":
-            from serving.engine.torch.encoder import TorchEncoder
-
-            return TorchEncoder(self.folder, {"precision": "float32"}, "picture")
-        from serving.engine.openvino.encoder import OpenVinoEncoder
-
-        return OpenVinoEncoder(self.folder, {}, "f32", "picture")
+        return encoder_of(self.target, self.folder, "picture")
 
 
 def llava(**own: Any) -> PreTrainedModel:
@@ -235,7 +224,7 @@ def theirs_of(model: Any, question: Question, beams: int) -> list[int]:
 
 
 def inputs(
-    model: PreTrainedModel, question: Question, encoder: EncoderRuntime, beams: int, dtype: type = np.float32
+    model: PreTrainedModel, question: Question, encoder: EncoderRuntime, beams: int
 ) -> dict[str, NDArray[Any]]:
     """The engine's own tensors; a table in float32 is exact, Triton's is in float16."""
     ids, pixels = question
@@ -249,7 +238,7 @@ def inputs(
         "beam_width": np.array([[beams]], np.int32),
     }
     if pixels is not None:
-        table = encoder.encode(pixels=pixels).astype(dtype)
+        table = encoder.encode(pixels=pixels)
         table = table.reshape(1, -1, table.shape[-1])
         arrays["prompt_embedding_table"] = table
         arrays["prompt_vocab_size"] = np.array([[table.shape[1]]], np.int32)
@@ -278,59 +267,6 @@ def test_ids_equal_transformers(pair: tuple[PreTrainedModel, Engine], beams: int
     )
 
 
-@cache
-def held_out_questions(kind: str) -> tuple[PreTrainedModel, list[Question]]:
-    """Trained weights in transformers, and held-out questions: of every five, four about a picture each and
-    one that is a text alone.
-    """
-    peer, asked = AnswerPeer(kind, ROOT / "miniatures" / kind), list[Question]()
-    for number, pair in enumerate(held_out(ASKED * 5 // 4)):
-        tokens = ids(kind, peer.tokenizer, peer.rows, pair.question.text)
-        pixels = normalized(torch.from_numpy(np.asarray(pair.picture)[None].copy())).numpy()
-        text = [token for token in tokens if token != peer.model.config.image_token_id]
-        asked.append((text, None) if number % 5 == 4 else (tokens, pixels))
-    return peer.model, asked
-
-
-@cache
-def held_out_answers(kind: str, beams: int) -> list[list[int]]:
-    """What transformers says to them."""
-    model, asked = held_out_questions(kind)
-    return [theirs_of(model, one, beams) for one in asked]
-
-
-@pytest.fixture(scope="module", params=ENGINES)
-def miniature(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Engine]:
-    """Which one, and our engine of its trained weights."""
-    kind, target = request.param.split()
-    built = Engine(target, export(target, kind, ROOT / "miniatures" / kind, tmp_path_factory.mktemp(kind)))
-    return kind, built
-
-
-@pytest.mark.parametrize("beams", [1, 4])
-def test_miniatures_say_what_transformers_does(miniature: tuple[str, Engine], beams: int) -> None:
-    """Pictures with their questions, and texts: one after the other, and in one running batch."""
-    kind, built = miniature
-    model, asked = held_out_questions(kind)
-    engine, encoder = built.runtime(), built.encoder()
-    jobs = [inputs(model, one, encoder, beams) for one in asked]
-    expected = held_out_answers(kind, beams)
-    assert sum(pixels is not None for _, pixels in asked) == ASKED
-    for rows in (1, 8):
-        assert answers(engine, jobs, rows * beams) == expected
-
-
-def test_half_a_table(pair: tuple[PreTrainedModel, Engine]) -> None:
-    """In float16, as it comes from Triton, rounding seldom makes a difference."""
-    model, built = pair
-    engine, encoder = built.runtime(), built.encoder()
-    prompt = PicturePrompt.load(built.folder)
-    asked = questions(24, prompt.rows, many=not prompt.leads)
-    ours = answers(engine, [inputs(model, one, encoder, 1, np.float16) for one in asked], 8)
-    equal = [one == theirs_of(model, question, 1) for one, question in zip(ours, asked, strict=True)]
-    assert sum(equal) >= 20
-
-
 def test_another_picture_is_another_answer(pair: tuple[PreTrainedModel, Engine]) -> None:
     """The same ids with 16 tables, four at once: each answer is its own table's, as when it is asked alone,
     also where prompts are long enough to be known by their ids.
@@ -347,31 +283,3 @@ def test_another_picture_is_another_answer(pair: tuple[PreTrainedModel, Engine])
     together = answers(engine, asked, 4)
     assert together == [answers(engine, [one], 1)[0] for one in asked]
     assert len({tuple(one) for one in together}) > 8
-
-
-@pytest.mark.parametrize(
-    ("changed", "says"),
-    [
-        ({"prompt_embedding_table": np.zeros((1, 4, 63), np.float16)}, r"\[4, 63\]; this model takes"),
-        ({"prompt_embedding_table": np.full((1, 4, 64), np.nan, np.float16)}, "NaN or infinite"),
-        ({"prompt_embedding_table": np.zeros((1, 3000, 64), np.float16)}, "3000 rows"),
-        ({"prompt_vocab_size": np.array([[5]], np.int32)}, "prompt_vocab_size is 5; it must be from 1 to 4"),
-        ({"prompt_vocab_size": np.array([[3]], np.int32)}, "outside 0 to 302"),
-        ({"prompt_table_extra_ids": np.ones((1, 3), np.uint64)}, "3 values, input_ids 5"),
-        ({"prompt_embedding_table": np.zeros((1, 0, 64), np.float16)}, "requires prompt_embedding_table"),
-    ],
-)
-def test_what_fits_no_table_is_refused(
-    pair: tuple[PreTrainedModel, Engine], changed: dict[str, NDArray[Any]], says: str
-) -> None:
-    """A table of another width, too long, not finite, or with fewer rows than ids name."""
-    engine = pair[1].runtime()
-    arrays: dict[str, NDArray[Any]] = {
-        "input_ids": np.array([[300, 301, 302, 303, 5]], np.int32),
-        "request_output_len": np.array([[4]], np.int32),
-        "prompt_embedding_table": np.zeros((1, 4, 64), np.float16),
-        "prompt_vocab_size": np.array([[4]], np.int32),
-    }
-    parse(arrays, Collected(), engine.facts)
-    with pytest.raises(BadRequest, match=says):
-        parse(arrays | changed, Collected(), engine.facts)

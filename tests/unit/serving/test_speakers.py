@@ -19,10 +19,10 @@ from build.targets.openvino.export_encoder import export
 from build.targets.torch import export_encoder
 from serving.architectures.speakers import FilterBank, Shape, Speakers
 from serving.engine.encoding import SegmentationEndpoint, VoiceEndpoint
-from serving.engine.openvino.encoder import OpenVinoEncoder
-from serving.engine.torch.encoder import TorchEncoder
 from speech.speakers.tuning import FRAMES, WINDOW
 from tests.fakes.triton_python import UTILS, answers_of, request
+
+from ..engines import encoder_of
 
 pytestmark = pytest.mark.slow  # imports torch
 
@@ -111,8 +111,7 @@ def test_engines_agree(weights: Path, tmp_path: Path) -> None:
     export_encoder.export("speakers", weights, folders["torch"], "float32", 0)
     sounds = {"segmentation": noise(2, WINDOW), "voice": noise(2, 16_000)}
     for graph, wav in sounds.items():
-        ours = OpenVinoEncoder(folders["openvino"], {}, "f32", graph).encode(wav=wav)
-        theirs = TorchEncoder(folders["torch"], {"precision": "float32"}, graph).encode(wav=wav)
+        ours, theirs = (encoder_of(*one, graph).encode(wav=wav) for one in folders.items())
         assert np.abs(ours - theirs).max() < 1e-3
         assert ours.shape == ((2, FRAMES, 7) if graph == "segmentation" else (2, 192))
 

@@ -24,13 +24,6 @@ def test_rows_find_their_memory() -> None:
     assert [[C, A, B][place // sharers.shape[1]] for place in shares] == wanted
 
 
-def test_memories_keep_their_places() -> None:
-    """Only what is new is copied; one that leaves makes room, and one that lay after the last place moves."""
-    assert placed([B, D], [A, B, C]) == [D, B]
-    assert placed([B, C], [A, B, C]) == [C, B]
-    assert placed([A, B, C], []) == [A, B, C]
-
-
 def test_every_memory_has_one_place() -> None:
     """Rows that come and go."""
     everybody, held = [OpenVinoMemory((), length) for length in range(1, 9)], list[OpenVinoMemory]()

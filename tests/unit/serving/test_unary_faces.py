@@ -21,32 +21,24 @@ from serving.text.model import TextModel
 from serving.text.tokens import TextTokenizer
 from serving.triton.unary import UnaryFace
 from serving.triton.watch import Watch
-from tests.fakes.triton_python import Tensor, request
+from tests.fakes.triton_python import UTILS, Tensor, request
 
 from ..conftest import ROOT
 
-FINAL = 1
+FINAL = UTILS.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 WORDS, TWO = np.array([[b"On"]], object), np.array([[2]], np.int32)
 RESULT = {"output_ids": np.ones((1, 1, 2), np.int32), "sequence_length": np.array([[2]], np.int32)}
 
 
-class Utils:
-    """`triton_python_backend_utils`, whose calls to other models take a while and answer RESULT."""
+def answered(*, decoupled: bool = False) -> Any:
+    """A call to another model takes a while and answers RESULT."""
+    time.sleep(0.02)
+    tensors = [Tensor(name, array) for name, array in RESULT.items()]
+    response = SimpleNamespace(has_error=lambda: False, output_tensors=lambda: tensors)
+    return iter([response]) if decoupled else response
 
-    TRITONSERVER_RESPONSE_COMPLETE_FINAL = FINAL
-    Tensor = Tensor
 
-    def InferenceResponse(self, tensors: list[Tensor]) -> list[Tensor]:  # noqa: N802
-        return tensors
-
-    def InferenceRequest(self, **_: Any) -> Any:  # noqa: N802
-        return SimpleNamespace(exec=self.answered)
-
-    def answered(self, *, decoupled: bool = False) -> Any:
-        time.sleep(0.02)
-        tensors = [Tensor(name, array) for name, array in RESULT.items()]
-        response = SimpleNamespace(has_error=lambda: False, output_tensors=lambda: tensors)
-        return iter([response]) if decoupled else response
+CALLS: Any = SimpleNamespace(**vars(UTILS), InferenceRequest=lambda **_: SimpleNamespace(exec=answered))
 
 
 class Sender:
@@ -72,20 +64,20 @@ def slowly(*_: Any, **__: Any) -> Iterator[dict[str, Any]]:
     yield dict(RESULT)
 
 
-def unary(utils: Utils) -> UnaryFace:
-    return UnaryFace(EngineFacts("t5", 8, 9, 1), 1, utils)
+def unary() -> UnaryFace:
+    return UnaryFace(EngineFacts("t5", 8, 9, 1), 1, CALLS)
 
 
-def text(utils: Utils) -> TextEndpoint:
+def text() -> TextEndpoint:
     """With GPT-2's words, whatever the engine is."""
     tokenizer = TextTokenizer.load(ROOT / "miniatures/gpt2")
     model = TextModel(EngineFacts("gpt2", 64, 2000, 1999, pad_id=1999), tokenizer)
-    return TextEndpoint(model, {"output": []}, utils)
+    return TextEndpoint(model, {"output": []}, CALLS)
 
 
-def speech(utils: Utils, transcribe: Any = slowly) -> SpeechEndpoint:
+def speech(transcribe: Any = slowly) -> SpeechEndpoint:
     whisper: Any = SimpleNamespace(transcribe=transcribe, tempered=False)
-    return SpeechEndpoint(whisper, {"output": [{"name": name} for name in RESULT]}, utils)
+    return SpeechEndpoint(whisper, {"output": [{"name": name} for name in RESULT]}, CALLS)
 
 
 def test_rows_of_a_request_are_answered_at_once() -> None:
@@ -101,7 +93,7 @@ def test_rows_of_a_request_are_answered_at_once() -> None:
         names.append(name)
         return iter(())
 
-    face = speech(Utils(), transcribe)
+    face = speech(transcribe)
     face.calls.engine = engine
     answers: list[Any] = []
     face.calls.answer = lambda sender, arrays, wanted: answers.append(arrays["TRANSCRIPTS"].ravel().tolist())
@@ -111,9 +103,9 @@ def test_rows_of_a_request_are_answered_at_once() -> None:
 
 
 @pytest.mark.parametrize("make", [unary, text, speech])
-def test_a_caller_is_watched_until_its_answer_is_sent(make: Callable[[Utils], Any]) -> None:
+def test_a_caller_is_watched_until_its_answer_is_sent(make: Callable[[], Any]) -> None:
     """A look each 1 ms: some before the answer, none from its final response on."""
-    face = make(Utils())
+    face = make()
     face.watch = Watch(period=0.001)
     sender, ids = Sender(), {"input_ids": np.ones((1, 3), np.int32), "request_output_len": TWO}
     face.answer(request(list(RESULT), text_input=WORDS, max_tokens=TWO, **ids), sender)
@@ -127,7 +119,7 @@ def test_a_caller_is_watched_until_its_answer_is_sent(make: Callable[[Utils], An
 
 def test_nobody_asks_the_engine_for_a_client_who_left() -> None:
     """He left while his pictures were decoded and encoded, when nothing watched."""
-    face, asked, answers = text(Utils()), list[str](), list[Any]()
+    face, asked, answers = text(), list[str](), list[Any]()
 
     def engine(name: str, *_: Any, **__: Any) -> Iterator[dict[str, Any]]:
         asked.append(name)
