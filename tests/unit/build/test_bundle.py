@@ -13,8 +13,6 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from build.plan import read_manifest
-
 from ..conftest import ROOT
 
 pytestmark = pytest.mark.long
@@ -97,36 +95,6 @@ def test_killed_builders_leave_nothing_servable(tmp_path: Path) -> None:
     )
 
 
-def test_a_builder_killed_in_a_step_leaves_nothing_servable(tmp_path: Path) -> None:
-    """With the step, as a machine that goes down does it; the next build succeeds."""
-    process = started(tmp_path)
-    tasks = Path(f"/proc/{process.pid}/task")
-    while not any(children.read_text() for children in tasks.glob("*/children")):
-        assert process.poll() is None, "it ended without a step"
-        time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    bundle = tmp_path / "engines/mini-gpt2/tiny"
-    assert not bundle.exists()
-    finished = run("build", *engines(tmp_path))
-    assert finished.returncode == 0, finished.stderr
-    assert complete(bundle)
-
-
-def test_second_build_does_nothing(tmp_path: Path) -> None:
-    """The same wanted manifest: unchanged, the files untouched, within a second of work."""
-    assert "built" in run("build", *engines(tmp_path)).stdout
-    bundle = tmp_path / "engines/mini-gpt2/tiny"
-    before = {path: path.stat().st_mtime_ns for path in bundle.rglob("*")}
-    again = run("build", *engines(tmp_path))
-    assert "unchanged" in again.stdout
-    assert {path: path.stat().st_mtime_ns for path in bundle.rglob("*")} == before
-    manifest = read_manifest(bundle)
-    assert manifest
-    assert manifest.probe.model == "tensorrt_llm_bls"
-    assert len(manifest.content) == 64
-
-
 def test_two_builders_never_share_a_bundle(tmp_path: Path) -> None:
     """While one holds the lock, the other waits for it, and says so."""
     (tmp_path / "engines/mini-gpt2").mkdir(parents=True)
@@ -139,14 +107,6 @@ def test_two_builders_never_share_a_bundle(tmp_path: Path) -> None:
             assert not complete(tmp_path / "engines/mini-gpt2/tiny")
         assert waiting.wait(120) == 0
     assert complete(tmp_path / "engines/mini-gpt2/tiny")
-
-
-def test_unknown_id_builds_nothing(tmp_path: Path) -> None:
-    """One wrong id among several ends the build before anything is made."""
-    wrong = run("build", *engines(tmp_path, "mini-gpt2,nope"))
-    assert wrong.returncode == 1
-    assert wrong.stderr.startswith("conch: MODEL_ID 'nope'")
-    assert not (tmp_path / "engines").exists()
 
 
 def test_a_failing_step_says_what_and_where(tmp_path: Path) -> None:

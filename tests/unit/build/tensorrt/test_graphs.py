@@ -15,11 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
 import torch
-from onnx import TensorProto, helper
 from torch import nn
 from transformers import BertModel, CLIPModel
 
@@ -169,16 +167,6 @@ def test_texts(texts: Made, count: int) -> None:
     near(texts, *rows(texts, count, count))
 
 
-def test_padding_changes_nothing(texts: Made) -> None:
-    """A row alone, and next to a longer one."""
-    ids, mask = rows(texts, 8, 5)
-    together = texts.computed(torch.float16, ids, mask)
-    for row in range(8):
-        length = int(mask[row].sum())
-        alone = texts.computed(torch.float16, ids[row : row + 1, :length], mask[row : row + 1, :length])
-        assert float((alone * together[row]).sum()) >= 0.9999
-
-
 def test_ids_that_there_are_not(texts: Made) -> None:
     """Read as the nearest valid id: a plan never reads outside a table."""
     encoder: Any = texts.ours.encoder
@@ -241,13 +229,8 @@ def said(argv: list[str]) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def changed(argv: list[str], old: str, new: str) -> list[str]:
-    assert any(old in part for part in argv), argv
-    return [part.replace(old, new) for part in argv]
-
-
-def test_trtexec_takes_the_command_and_no_other(image: TrtexecImage, captions: Made, tmp_path: Path) -> None:
-    """What is written for a graph is taken; each slip ends with status 1 and says so."""
+def test_trtexec_takes_the_command(image: TrtexecImage, captions: Made, tmp_path: Path) -> None:
+    """The stand-in has the real one's options alone; what it writes says what it was told."""
     wanted = plan(captions.graph, Sizes(64, 16, 77, 64))
     made = tmp_path / "text.plan"
     path = captions.paths[torch.float16]
@@ -262,59 +245,6 @@ def test_trtexec_takes_the_command_and_no_other(image: TrtexecImage, captions: M
     }
     assert header["outputs"] == {"embedding": {"type": "FP32", "dims": [-1, captions.graph.dimensions]}}
     assert header["typed"]
-    slips = {
-        "Unknown option: --minShape": changed(argv, "--minShapes", "--minShape"),
-        "Unknown option: --fp32": [*argv, "--fp32"],
-        "Unknown option: --skipInference": [*argv, "--skipInference"],
-        "Unknown option: input_ids:1x1": [argv[0], "--minShapes", "input_ids:1x1"],
-        'Cannot find input tensor with name "ids"': changed(argv, "input_ids", "ids"),
-        "failed to parse minShapes": changed(argv, "64x77", "64×77"),
-        "Required optimization profile is invalid": changed(argv, "=input_ids:1x1", "=input_ids:1x78"),
-        "Error in set dimensions": changed(argv, "=input_ids:1x1,", "=input_ids:1x1x1,"),
-        "Could not open file": changed(argv, "--onnx=", "--onnx=/nowhere"),
-        "Model missing": [part for part in argv if "--onnx" not in part],
-    }
-    for sentence, slip in slips.items():
-        status, words = said(slip)
-        assert (status, sentence in words) == (1, True), (sentence, words[-500:])
-
-
-def graph_of(nodes: list[Any], kind: int, constants: dict[str, np.ndarray] | None = None) -> onnx.ModelProto:
-    """x [n, 4] -> y."""
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", kind, ["n", 4])],
-        [helper.make_tensor_value_info("y", kind, ["n", 4])],
-        [onnx.numpy_helper.from_array(array, name) for name, array in (constants or {}).items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-
-
-@pytest.mark.parametrize(
-    ("node", "kind", "constants", "sentence"),
-    [
-        (("Clip", ["x", "low"]), TensorProto.INT32, {"low": np.int32(0)}, "Clip does not take INT32"),
-        (("Bernoulli", ["x"]), TensorProto.FLOAT, {}, "no importer for Bernoulli"),
-        (
-            ("Pow", ["x", "two"]),
-            TensorProto.FLOAT16,
-            {"two": np.float32(2)},
-            "strongly typed: Pow has operands of",
-        ),
-    ],
-)
-def test_graphs_that_tensorrt_does_not_take(
-    image: TrtexecImage, tmp_path: Path, node: Any, kind: int, constants: dict[str, np.ndarray], sentence: str
-) -> None:
-    """The stand-in knows operators, their types, and that typed operands are alike."""
-    path = tmp_path / "g.onnx"
-    onnx.save(graph_of([helper.make_node(*node, ["y"])], kind, constants), path)
-    argv = [str(image.trtexec), f"--onnx={path}", "--stronglyTyped"]
-    argv += [f"--{which}Shapes=x:{n}x4" for which, n in (("min", 1), ("opt", 2), ("max", 3))]
-    status, words = said(argv)
-    assert status == 1
-    assert sentence in words, words
 
 
 def help_without(option: str) -> Callable[[TrtexecImage], None]:

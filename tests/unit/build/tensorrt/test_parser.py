@@ -22,7 +22,7 @@ from build.targets.tensorrt.plans import Plan
 from build.targets.tensorrt.quantize import quantize
 
 from ...serving import test_clip, test_embedding
-from .test_graphs import PRECISIONS, graph, graph_of, picture_graph
+from .test_graphs import PRECISIONS, graph, picture_graph
 from .test_quantize import FACTS, drawn
 
 pytestmark = pytest.mark.slow  # imports torch and transformers, compiles
@@ -120,6 +120,14 @@ def test_the_parser_and_the_compiler_take_every_graph(files: dict[str, tuple[Pat
     assert made.compiled(wanted) > 1_000
 
 
+def graph_of(node: Any, constants: dict[str, np.ndarray]) -> onnx.ModelProto:
+    """x [n, 4] -> y, in float16."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT16, ["n", 4]) for name in "xy")
+    known = [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()]
+    graph = helper.make_graph([node], "g", [x], [y], known)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+
+
 @pytest.mark.parametrize(
     ("node", "constants", "sentence"),
     [
@@ -132,7 +140,7 @@ def test_the_parser_refuses(
 ) -> None:
     """An operator that it does not have, and operands of two types."""
     path = tmp_path / "g.onnx"
-    onnx.save(graph_of([helper.make_node(*node, ["y"])], TensorProto.FLOAT16, constants), path)
+    onnx.save(graph_of(helper.make_node(*node, ["y"]), constants), path)
     made = Network(path)
     assert not made.parsed
     assert sentence in made.errors()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,12 +15,10 @@ from torch import nn
 
 from build.checkpoints import clip
 from build.pictures import Unsupported, cropped
-from build.targets.tensorrt import graphs, image
-from build.targets.tensorrt.plans import Plan, PlanTensor, command
+from build.targets.tensorrt import graphs
 from build.targets.tensorrt.quantize import KEPT, Quantized, quantize, read
 from miniatures.training.pictures.evaluate import PicturePeer
 from miniatures.training.pictures.museum import Exhibit, museum, recall
-from tests.fakes.nvidia_image import environment, make_plain_image
 
 from ...serving import test_clip
 
@@ -86,20 +83,6 @@ def test_what_is_quantized(graph: Path) -> None:
     assert kinds.count("QuantizeLinear") == kinds.count("DequantizeLinear") == 2 * 5 * layers
     scales = {node.input[1] for node in made.graph.node if node.op_type == "QuantizeLinear"}
     assert len(scales) == (5 + 3) * layers, "query, key and value read the same"
-
-
-def test_trtexec_takes_it(graph: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stand-in, which reads the list of the parser's operators and types."""
-    root = make_plain_image(tmp_path / "image")
-    for name, value in environment(root).items():
-        monkeypatch.setenv(name, value)
-    shapes = ((rows, 3, 96, 96) for rows in (1, 16, 64))
-    plan = Plan("image", (PlanTensor("pixel_values", "TYPE_FP16", *shapes),), "embedding", 128)
-    made = tmp_path / plan.file
-    argv = command(str(image.TrtexecImage(root).trtexec), graph, plan, made, tmp_path / "timing", "float16")
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-500:]
-    assert made.stat().st_size > 1_000_000
 
 
 def test_ranges_are_measured(tmp_path: Path) -> None:

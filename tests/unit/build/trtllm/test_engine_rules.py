@@ -16,9 +16,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from build.plan import Places
 from build.recipes import load_recipe
-from build.targets.trtllm.engine_config import (
-    EMPTY,
-)
+from build.targets.trtllm.engine_config import EMPTY
 from build.targets.trtllm.engine_rules import Engines, findings
 from conch.bundle import PicturePrompt
 
@@ -74,59 +72,43 @@ def rows_of_a_picture(_: Any, folder: Path) -> None:
     replace(PicturePrompt.load(folder), rows=1024).save(folder)
 
 
-MUTATIONS: list[tuple[str, Mutation, str]] = [
-    *(("mini-whisper", without(key), f"parameter {key} is missing.* add it, empty") for key in EMPTY),
-    ("mini-whisper", without("gpt_model_type"), "gpt_model_type is ''; it must be one of"),
+WHISPER: list[tuple[Mutation, str]] = [
+    *((without(key), f"parameter {key} is missing.* add it, empty") for key in EMPTY),
+    (without("gpt_model_type"), "gpt_model_type is ''; it must be one of"),
+    (parameter("gpt_model_type", "${batching_strategy}"), "it still has a placeholder.*pinned image"),
     (
-        "mini-whisper",
-        parameter("gpt_model_type", "${batching_strategy}"),
-        "it still has a placeholder.*pinned image",
-    ),
-    (
-        "mini-whisper",
         parameter("encoder_model_path", "/nowhere/encodr"),
         "has no engine, and the backend would start without one; set it to the bundle's engine/encoder",
     ),
-    ("mini-whisper", parameter("gpt_model_path", ""), "gpt_model_path is ''.*engine/decoder"),
+    (parameter("gpt_model_path", ""), "gpt_model_path is ''.*engine/decoder"),
+    (without("cross_kv_cache_fraction"), "an encoder-decoder needs one between 0 and 1, such as 0.5"),
+    (parameter("enable_kv_cache_reuse", "true"), "set it to false"),
+    (parameter("enable_chunked_context", "no"), "write true or false"),
+    (parameter("kv_cache_free_gpu_mem_fraction", "1.5"), "give a share between 0 and 1"),
+    (parameter("max_beam_width", "9"), "raise MAX_BEAM_WIDTH"),
+    (field("max_batch_size", 65), "lower MAX_BATCH_SIZE or raise ENGINE_BATCH_SIZE"),
+    (field("name", "tensorrt_llm"), "it must be 'tensorrt_llm_stream'"),
+    (limit("decoder", "max_encoder_input_len", 1500), "build both with the same max_input_len"),
+    (drop_rank, "lacks rank0.engine.*same TP_SIZE"),
+]
+CROSS = parameter("cross_kv_cache_fraction", "0.5")
+LLAVA: list[tuple[Mutation, str]] = [
+    (CROSS, "which the backend refuses; remove it"),
+    (parameter("encoder_model_path", "/somewhere"), "is set for a multimodal model; remove it"),
     (
-        "mini-whisper",
-        without("cross_kv_cache_fraction"),
-        "an encoder-decoder needs one between 0 and 1, such as 0.5",
-    ),
-    ("mini-whisper", parameter("enable_kv_cache_reuse", "true"), "set it to false"),
-    ("mini-whisper", parameter("enable_chunked_context", "no"), "write true or false"),
-    ("mini-whisper", parameter("kv_cache_free_gpu_mem_fraction", "1.5"), "give a share between 0 and 1"),
-    ("mini-whisper", parameter("max_beam_width", "9"), "raise MAX_BEAM_WIDTH"),
-    ("mini-whisper", field("max_batch_size", 65), "lower MAX_BATCH_SIZE or raise ENGINE_BATCH_SIZE"),
-    ("mini-whisper", field("name", "tensorrt_llm"), "it must be 'tensorrt_llm_stream'"),
-    (
-        "mini-whisper",
-        limit("decoder", "max_encoder_input_len", 1500),
-        "build both with the same max_input_len",
-    ),
-    ("mini-whisper", drop_rank, "lacks rank0.engine.*same TP_SIZE"),
-    (
-        "mini-gpt2",
-        parameter("cross_kv_cache_fraction", "0.5"),
-        "set for a decoder model, which the backend refuses; remove it",
-    ),
-    ("llava-1.5-7b", parameter("cross_kv_cache_fraction", "0.5"), "which the backend refuses; remove it"),
-    (
-        "llava-1.5-7b",
-        parameter("encoder_model_path", "/somewhere"),
-        "is set for a multimodal model; remove it",
-    ),
-    (
-        "llava-1.5-7b",
         limit("decoder", "max_prompt_embedding_table_size", 576),
         "batch × features of a picture × pictures of a request, 8 × 576 × 3; build the bundle again",
     ),
     (
-        "llava-1.5-7b",
         rows_of_a_picture,
         "makes 1024 rows of a picture, visual_features is 576; set visual_features = 1024 in catalog.toml",
     ),
-    ("llava-1.5-7b", drop_plan, "engine/visual/model.engine is missing"),
+    (drop_plan, "engine/visual/model.engine is missing"),
+]
+MUTATIONS = [
+    *(("mini-whisper", *row) for row in WHISPER),
+    ("mini-gpt2", CROSS, "set for a decoder model, which the backend refuses; remove it"),
+    *(("llava-1.5-7b", *row) for row in LLAVA),
 ]
 
 
