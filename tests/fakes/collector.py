@@ -13,7 +13,6 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from google.protobuf import json_format
@@ -24,7 +23,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
-from .http_server import running
+from .http_server import Handler, answering
 
 
 @dataclass(frozen=True)
@@ -109,12 +108,9 @@ def collector() -> Iterator[Collector]:
     """A running one on a port of its own."""
     found = Collector()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            kind = self.headers.get_content_type()
+    class Collecting(Handler):
+        def answer(self, body: bytes) -> None:
+            status, kind = 200, self.headers.get_content_type()
             try:
                 if self.path != "/v1/traces":
                     raise ValueError(self.path)
@@ -123,24 +119,10 @@ def collector() -> Iterator[Collector]:
                 found.spans += list(_spans(_parsed(kind, body)))
             except (ValueError, DecodeError, json_format.ParseError) as error:
                 found.refused.append(repr(error))
-                self._answer(400, kind)
-            else:
-                self._answer(200, kind)
+                status = 400
+            empty = ExportTraceServiceResponse().SerializeToString()
+            self.send(status, kind, "{}" if kind == "application/json" else empty)
 
-        def _answer(self, status: int, kind: str) -> None:
-            made = ExportTraceServiceResponse()
-            body = b"{}" if kind == "application/json" else made.SerializeToString()
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    found.url = f"http://127.0.0.1:{server.server_port}"
-    with running(server):
+    with answering(Collecting) as server:
+        found.url = server.url
         yield found

@@ -45,12 +45,13 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self, body: bytes) -> None:
         raise NotImplementedError
 
-    def send(self, status: int, kind: str, text: str) -> None:
+    def send(self, status: int, kind: str, text: str | bytes) -> None:
+        body = text.encode() if isinstance(text, str) else text
         self.send_response(status)
         self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(text.encode())))
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(text.encode())
+        self.wfile.write(body)
 
     def begin_events(self) -> None:
         """Server-sent events, until the connection closes."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import http.server
 import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from .http_server import running
+from .http_server import Handler, answering
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 Repositories = Mapping[str, Mapping[str, bytes]]
@@ -31,23 +30,10 @@ def listing(name: str, files: Mapping[str, bytes]) -> dict[str, object]:
     siblings = []
     for file, content in files.items():
         digest = hashlib.sha256(content).hexdigest()
-        lfs = (
-            {"lfs": {"sha256": digest, "size": len(content), "pointerSize": 130}}
-            if len(content) > 1000
-            else {}
-        )
-        siblings.append({"rfilename": file, "size": len(content), "blobId": digest[:40], **lfs})
-    return {
-        "_id": "1",
-        "id": name,
-        "modelId": name,
-        "sha": COMMIT,
-        "siblings": siblings,
-        "private": False,
-        "downloads": 0,
-        "tags": [],
-        "likes": 0,
-    }
+        lfs = {"lfs": {"sha256": digest, "size": len(content), "pointerSize": 130}}
+        large = lfs if len(content) > 1000 else {}
+        siblings.append({"rfilename": file, "size": len(content), "blobId": digest[:40], **large})
+    return {"id": name, "sha": COMMIT, "siblings": siblings, "private": False, "tags": []}
 
 
 @contextmanager
@@ -55,15 +41,11 @@ def serving(repositories: Repositories, blob: bytes = b"") -> Iterator[Hub]:
     """Serve repositories by their names, and `blob` under every other path."""
     state = Hub()
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def log_message(self, *_: object) -> None: ...
-
-        def do_HEAD(self) -> None:
+    class Served(Handler):
+        def do_HEAD(self) -> None:  # noqa: N802
             self.do_GET()
 
-        def do_GET(self) -> None:
+        def do_GET(self) -> None:  # noqa: N802
             state.asked.append((f"{self.command} {self.path}", self.headers.get("Range", "")))
             if match := re.match(r"/api/models/([^/]+/[^/]+)", self.path):
                 self._send(
@@ -102,7 +84,6 @@ def serving(repositories: Repositories, blob: bytes = b"") -> Iterator[Hub]:
                 return
             self.wfile.write(content)
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    state.url = f"http://127.0.0.1:{server.server_port}"
-    with running(server):
+    with answering(Served) as server:
+        state.url = server.url
         yield state

@@ -18,7 +18,7 @@ from .nvidia_tools import TOOLS
 HERE = Path(__file__).parent
 VERSIONS = {"tensorrt_llm": "0.20.0", "tensorrt": "10.10.0.31"}
 TENSORRT = "10.11.0.33"  # of 25.07-py3; of 25.07-trtllm-python-py3 see VERSIONS
-H100 = ("NVIDIA H100 80GB HBM3", "9.0", 81559)
+H100 = ("NVIDIA H100 80GB HBM3", "9.0", 81559)  # name, compute capability, MiB
 
 SMI = """
 import json, sys
@@ -81,15 +81,8 @@ def _script(path: Path, text: str, interpreter: str = sys.executable) -> None:
     path.chmod(0o755)
 
 
-def make_image(
-    root: Path,
-    gpus: list[tuple[str, str, int]] | None = None,
-    versions: dict[str, str] | None = None,
-    site: Path | None = None,
-) -> Path:
-    """Make the folder. `gpus`: name, compute capability, MiB. `site`: packages of a Python that is in `root`
-    already; without it, one is made.
-    """
+def make_image(root: Path, versions: dict[str, str] | None = None, site: Path | None = None) -> Path:
+    """Make the folder. `site`: packages of a Python that is in `root` already; without it, one is made."""
     wrapped, site = site is None, site or root / "site"
     for name, version in (VERSIONS | (versions or {})).items():
         (site / f"{name}-{version}.dist-info").mkdir(parents=True)
@@ -113,31 +106,29 @@ def make_image(
             _script(root / "usr/local/bin" / tool, text, str(python))
         else:
             _script(root / "app" / tool, text)
-    _machine(root, gpus)
+    _machine(root)
     _script(root / "usr/bin/mpirun", MPIRUN)
     (root / "app/all_models/inflight_batcher_llm/tensorrt_llm").mkdir(parents=True)
     (root / "app/all_models/inflight_batcher_llm/tensorrt_llm/config.pbtxt").write_text(template(newer))
     return root
 
 
-def _machine(root: Path, gpus: list[tuple[str, str, int]] | None) -> None:
+def _machine(root: Path) -> None:
     """nvidia-smi, what it shows, and what the image calls itself."""
     _script(
         root / "usr/bin/nvidia-smi",
         SMI.format(rows=str(root / "etc/gpus.json"), driver=str(root / "etc/driver")),
     )
     (root / "etc").mkdir(exist_ok=True)
-    (root / "etc/gpus.json").write_text(json.dumps(gpus if gpus is not None else [H100] * 4))
+    (root / "etc/gpus.json").write_text(json.dumps([H100] * 4))
     (root / "etc/conch-toolchain").write_text("contract\n")
     (root / "etc/driver").write_text("575.57.08\n")
 
 
-def make_plain_image(
-    root: Path, gpus: list[tuple[str, str, int]] | None = None, version: str = TENSORRT
-) -> Path:
+def make_plain_image(root: Path) -> Path:
     """A folder that looks like the image without TensorRT-LLM: it has trtexec, which makes plans."""
-    _machine(root, gpus)
-    (root / "etc/tensorrt").write_text(f"{version}\n")
+    _machine(root)
+    (root / "etc/tensorrt").write_text(f"{TENSORRT}\n")
     text = (
         f"import sys\nfrom pathlib import Path\nsys.path.insert(0, {str(HERE)!r})\nfrom trtexec import main\n"
         f"main(Path({str(root)!r}))\n"

@@ -166,8 +166,6 @@ def build(given: dict[str, str], root: Path) -> None:
         "inputs": profile(model, given),
         "outputs": outputs,
         "typed": "--stronglyTyped" in given,
-        "half": "--fp16" in given,
-        "tf32": "--noTF32" not in given,
     }
     if "--timingCacheFile" in given:
         Path(given["--timingCacheFile"]).write_bytes(b"timings")
