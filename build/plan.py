@@ -29,18 +29,8 @@ from .tensors import MODELS
 
 Wanted = dict[str, Any]
 # What writes a bundle's Triton repository, besides the folder of its target.
-RENDER = tuple(
-    f"build/{name}"
-    for name in (
-        "bundle.py",
-        "repository.py",
-        "tensors.py",
-        "pictures",
-        "whisper_vocabulary.py",
-        "targets/plain.py",
-        "targets/nvidia",
-    )
-)
+RENDER = [f"build/{name}.py" for name in ("bundle", "repository", "tensors", "whisper_vocabulary")]
+RENDER += ["build/pictures", "build/targets/__init__.py", "build/targets/nvidia"]
 
 
 class BuildError(Exception):

@@ -82,31 +82,8 @@ def languages_of(vocabulary: int) -> tuple[int, bool]:
 
 
 # openai/whisper tokenizer.py, `non_speech_tokens`; decoding.py, `_get_suppress_tokens`.
-SIGNS = (
-    *'"#()*+/:;<=>@[\\]^_`{|}~「」『』',
-    *[
-        "<<",
-        ">>",
-        "<<<",
-        ">>>",
-        "--",
-        "---",
-        "-(",
-        "-[",
-        "('",
-        '("',
-        "((",
-        "))",
-        "(((",
-        ")))",
-        "[[",
-        "]]",
-        "{{",
-        "}}",
-        "♪♪",
-        "♪♪♪",
-    ],
-)
+SIGNS = '"#()*+/:;<=>@[\\]^_`{|}~「」『』'
+LONGER_SIGNS = "<< >> <<< >>> -- --- -( -[ (' (\" (( )) ((( ))) [[ ]] {{ }} ♪♪ ♪♪♪"
 MUSIC = "♩♪♫♬♭♮♯"
 BEGINNINGS = tuple(f"<|{name}|>" for name in ("startoftranscript", *TASKS))
 
@@ -120,7 +97,7 @@ def non_speech_ids(tokenizer: Tokenizer) -> list[int]:
         return [int(i) for i in tokenizer.encode(text, add_special_tokens=False).ids]
 
     found = {ids(" -")[0], ids(" '")[0]}
-    for sign in [*SIGNS, *MUSIC]:
+    for sign in [*SIGNS, *LONGER_SIGNS.split(), *MUSIC]:
         for spelt in (ids(sign), ids(" " + sign)):
             if len(spelt) == 1 or sign in MUSIC:
                 found.add(spelt[0])

@@ -74,7 +74,7 @@ def shape(model: Blip2ForConditionalGeneration) -> Shape:
 
 def weights(model: Blip2ForConditionalGeneration) -> dict[str, torch.Tensor]:
     """Return the language model's weights under our names."""
-    return opt.weights_of(model.language_model.state_dict())
+    return opt.weights(model.language_model)
 
 
 def facts(model: Blip2ForConditionalGeneration, arguments: Arguments) -> EngineFacts:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file
+from transformers import CLIPConfig
 
 from conch.bundle import EngineFacts
-from serving.architectures.clip import ACTIVATIONS, Clip, Shape, Tower
+from serving.architectures.clip import ACTIVATIONS, Clip, Shape
 
 from ..pictures import Unsupported
+from . import tower
 
 # Theirs and ours. The pairs apply in turn as they stand, and backwards the other way round.
 NAMES = (
@@ -41,10 +42,6 @@ NAMES = (
 )
 UNUSED = ("vision_model.embeddings.position_ids", "text_model.embeddings.position_ids")
 SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
-# What config.json leaves out is as in transformers' configuration_clip.py.
-SHARED = {"num_hidden_layers": 12, "layer_norm_eps": 1e-5, "hidden_act": "quick_gelu"}
-PICTURE = {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12, "image_size": 224}
-TEXT = {"hidden_size": 512, "intermediate_size": 2048, "num_attention_heads": 8, "vocab_size": 49408}
 
 
 def load(folder: Path) -> Clip:
@@ -64,22 +61,28 @@ def shape(folder: Path) -> Shape:
     Raises:
         Unsupported: another architecture, or an activation that it does not have.
     """
-    config = json.loads((folder / "config.json").read_text("utf-8"))
-    if config.get("model_type") != "clip":
+    given = json.loads((folder / "config.json").read_text("utf-8"))
+    if given.get("model_type") != "clip":
         raise Unsupported(
-            f"{folder}/config.json: the model type is {config.get('model_type')}; it must be clip"
+            f"{folder}/config.json: the model type is {given.get('model_type')}; it must be clip"
         )
-    picture = {**SHARED, **PICTURE, "patch_size": 32, **config.get("vision_config", {})}
-    text = {**SHARED, **TEXT, "max_position_embeddings": 77, **config.get("text_config", {})}
+    config = CLIPConfig.from_dict(given)
+    picture, text = config.vision_config, config.text_config
+    for part in (picture, text):
+        if part.hidden_act not in ACTIVATIONS:
+            raise Unsupported(
+                f"{folder}/config.json: the activation is {part.hidden_act}; this family has "
+                f"{', '.join(ACTIVATIONS)}"
+            )
     return Shape(
-        picture=_tower(folder, picture),
-        size=picture["image_size"],
-        patch=picture["patch_size"],
-        text=_tower(folder, text),
-        vocabulary=text["vocab_size"],
-        positions=text["max_position_embeddings"],
-        end_id=text.get("eos_token_id", 49407),
-        dimensions=config.get("projection_dim", 512),
+        picture=tower(picture),
+        size=picture.image_size,
+        patch=picture.patch_size,
+        text=tower(text),
+        vocabulary=text.vocab_size,
+        positions=text.max_position_embeddings,
+        end_id=text.eos_token_id,
+        dimensions=config.projection_dim,
     )
 
 
@@ -126,19 +129,3 @@ def _renamed(name: str, pairs: tuple[tuple[str, str], ...]) -> str:
     for old, new in pairs:
         name = name.replace(old, new)
     return name
-
-
-def _tower(folder: Path, config: Mapping[str, Any]) -> Tower:
-    if config["hidden_act"] not in ACTIVATIONS:
-        raise Unsupported(
-            f"{folder}/config.json: the activation is {config['hidden_act']}; this family has "
-            f"{', '.join(ACTIVATIONS)}"
-        )
-    return Tower(
-        width=config["hidden_size"],
-        layers=config["num_hidden_layers"],
-        heads=config["num_attention_heads"],
-        inner=config["intermediate_size"],
-        epsilon=config["layer_norm_eps"],
-        activation=config["hidden_act"],
-    )

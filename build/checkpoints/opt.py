@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -90,12 +89,7 @@ def shape_of(config: OPTConfig, **own: Any) -> Shape:
 
 def weights(model: OPTForCausalLM) -> dict[str, torch.Tensor]:
     """Return the weights under our names."""
-    return weights_of(model.state_dict())
-
-
-def weights_of(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the weights under our names."""
-    return renamed(state, RULES)
+    return renamed(model.state_dict(), RULES)
 
 
 def facts(model: OPTForCausalLM, arguments: Arguments) -> EngineFacts:

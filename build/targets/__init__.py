@@ -6,54 +6,74 @@ One folder holds all that one target needs, with its object in `target.py`.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+from conch import toolchains
+from conch.bundle import Serving
+from conch.toolchain import Identity, ToolchainError
 
 if TYPE_CHECKING:
-    from conch.bundle import Serving
-    from conch.toolchain import Identity
-
     from ..catalog import Model
     from ..commands import BuildSteps
     from ..recipes import Recipe, TritonModel, Value
 
 
-class Target(Protocol):
-    """What builds and plans ask of a target."""
+# Exporters and what they read: their code shapes the engines of all targets that are not NVIDIA's tools alone.
+EXPORTERS = ("build/checkpoints", "build/pictures", "serving/architectures")
 
-    @property
-    def name(self) -> str:
-        """Return its name in TARGET and in the families' TOML tables."""
 
-    @property
-    def code(self) -> tuple[str, ...]:
-        """Return the folders whose code shapes an engine; a change rebuilds it."""
+class Target:
+    """What builds and plans ask of a target. The defaults are those of one that is made of Python packages and
+    needs no GPU; its toolchain is the one of the same name in `conch.toolchains`.
+
+    Attributes:
+        name: in TARGET and in the families' TOML tables
+        code: the folders whose code shapes an engine; a change rebuilds it
+    """
+
+    name: str
+    code: tuple[str, ...] = ()
 
     def table(self, family: str) -> Mapping[str, Any] | None:
         """Return the recipe of a family whose file has none for this target (`layout`, `steps`,
         `capabilities`, …); None if it cannot be built.
         """
+        return None
 
     def identity(self, devices: str = "") -> Identity:
         """Identify the toolchain on this machine, with the first GPU of `devices`.
 
         Raises:
-            ToolchainError: it cannot be asked.
+            ToolchainError: it cannot be asked, or a package that shapes engines is not installed here.
         """
+        toolchain = toolchains.find(self.name)
+        found = toolchain.identity(devices)
+        if missing := sorted({*getattr(toolchain, "making", ())} - {*found.versions}):
+            raise ToolchainError(
+                f"TARGET={self.name} cannot be built here: {', '.join(missing)} is not installed; build it "
+                f"in the image of TARGET={self.name}, or with make engines TARGET={self.name}"
+            )
+        return found
 
     def tools(self) -> Mapping[str, str]:
         """Return the tools' paths by the names that steps use."""
+        return {"python": sys.executable}
 
     def environment(self, devices: str) -> Mapping[str, str]:
         """Return variables for steps that run on `devices`."""
+        return {}
 
     def gpus(self, count: int, environment: Mapping[str, str]) -> list[str]:
         """Return each instance's GPUs in the form of CUDA_VISIBLE_DEVICES; empty strings on a CPU."""
+        return [""] * count
 
     def ranks(self, recipe: Recipe) -> int:
         """Return the number of GPUs that one instance needs; 1 where it needs none."""
+        return 1
 
     def build_devices(self, models: Sequence[Model], environment: Mapping[str, str]) -> list[str]:
         """Return for each model the GPUs that its engine is built on.
@@ -61,9 +81,11 @@ class Target(Protocol):
         Raises:
             CatalogError: instances of one model have different GPUs, or some that are not there.
         """
+        return [""] * len(models)
 
     def derived(self, parameters: Mapping[str, Any]) -> Mapping[str, Value]:
         """Return further names for steps, besides the parameters; a tuple stands for as many arguments."""
+        return {}
 
     def check_possible(self, model: Model, recipe: Recipe, devices: str) -> None:
         """Refuse what no tool could build, before anything is downloaded.
@@ -81,12 +103,15 @@ class Target(Protocol):
         """
 
     def render_engine(self, model: TritonModel, recipe: Recipe, folder: Path, engine: Path) -> None:
-        """Write a Triton model that is the engine, or one of its graphs. `engine` is the later folder of its
-        files.
+        """Write a Triton model that is the engine, or one of its graphs; by default as model_repos has it.
+        `engine` is the later folder of its files.
 
         Raises:
             TemplateError: it lacks what a façade needs.
         """
+        from ..repository import render_model
+
+        render_model(model, recipe, folder)
 
     def narrow(self, repository: Path) -> None:
         """Remove from the other models what this target's engine model lacks."""
@@ -97,6 +122,7 @@ class Target(Protocol):
         Raises:
             BuildError: its engine model is one that the backend would refuse or misread.
         """
+        return Serving()
 
 
 # What TARGET is where nothing names one: in containers, which are for GPUs first, and without Docker.

@@ -16,7 +16,6 @@ import numpy as np
 
 from build import targets
 from build.repository import render_model
-from build.targets.plain import Plain
 from conch import toolchains
 from conch.bundle import EngineFacts
 from conch.toolchain import Packages
@@ -40,7 +39,7 @@ class TritonPythonModel:
 """
 
 
-class Tiny(Plain):
+class Tiny(targets.Target):
     """A Target (build/targets/__init__.py)."""
 
     name = "tiny"

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from ..plain import Plain
+from .. import EXPORTERS, Target
 
 
-class OpenVino(Plain):
+class OpenVino(Target):
     """Exports with torch, serves without it."""
 
     name = "openvino"
-    code = (
-        "build/targets/openvino",
-        "build/checkpoints",
-        "build/pictures",
-        "build/assets",
-        "serving/architectures",
-    )
+    code = ("build/targets/openvino", "build/assets", *EXPORTERS)
 
 
 TARGET = OpenVino()

@@ -16,9 +16,9 @@ from ...commands import BuildSteps
 from ...plan import BuildError
 from ...recipes import Recipe, TritonModel
 from ...tensors import parse_config
+from .. import EXPORTERS
 from ..nvidia.options import misfits, require
 from ..nvidia.target import InImage
-from ..plain import Plain
 from .image import MAJOR, TrtexecImage
 from .plans import Plan, Plans, PlanTensor, command
 from .rules import configured, findings, write
@@ -26,17 +26,11 @@ from .rules import configured, findings, write
 REMEDY = "use the image of docker/server.Dockerfile"
 
 
-class TensorRt(InImage, Plain):
+class TensorRt(InImage):
     """Exports with torch and onnx, compiles with the image's trtexec; Triton runs the plans itself."""
 
     name, image = "tensorrt", TrtexecImage
-    code = (
-        "build/targets/tensorrt",
-        "build/checkpoints",
-        "build/pictures",
-        "serving/architectures",
-        "serving/vision",
-    )
+    code = ("build/targets/tensorrt", *EXPORTERS, "serving/vision")
 
     def preflight(self, recipe: Recipe, work: BuildSteps, numbers: int = 0, devices: str = "") -> None:
         found = _findings(TrtexecImage.from_environment(), str(recipe.parameters["precision"]), devices)

@@ -9,22 +9,16 @@ from conch.bundle import Serving
 from conch.gpus import apart, assigned, gpus
 
 from ...recipes import Recipe
-from ..plain import Plain
+from .. import EXPORTERS, Target
 
 
-class Torch(Plain):
+class Torch(Target):
     """Keeps weights as they are and makes kernels when a server starts. On a machine without a GPU it runs on
     the CPU, slowly.
     """
 
     name = "torch"
-    code = (
-        "build/targets/torch",
-        "build/checkpoints",
-        "build/pictures",
-        "build/assets",
-        "serving/architectures",
-    )
+    code = ("build/targets/torch", "build/assets", *EXPORTERS)
 
     def ranks(self, recipe: Recipe) -> int:
         return int(recipe.parameters.get("tp_size", 1))

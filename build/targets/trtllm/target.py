@@ -32,9 +32,6 @@ class TensorRtLlm(InImage):
     name, image = "trtllm", TrtLlmBuilderImage
     code = ()  # engines are made by the image's own tools
 
-    def table(self, family: str) -> None:
-        """See Target: recipes stand in the families' files."""
-
     def ranks(self, recipe: Recipe) -> int:
         return world_size(recipe.parameters)
 
