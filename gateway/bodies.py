@@ -29,17 +29,16 @@ class Bodies:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         size = min(_declared(scope), self.most) if scope["type"] == "http" else 0
         encoding = Headers(scope=scope).get("content-encoding", "identity") if scope["type"] == "http" else ""
+        refused = None
         if size and encoding.strip().lower() not in ("", "identity"):
             message = f"a body with Content-Encoding: {encoding[:40]} is not supported; send it uncompressed"
-            await error_response(ApiError(415, message, code="unsupported_encoding"))(scope, receive, send)
-            return
-        if size and self.held + size > self.most:
-            message = (
-                f"at capacity: requests hold {self.held >> 20} of {self.most >> 20} MiB; retry in {RETRY} s"
-            )
-            await error_response(ApiError(503, message, code="overloaded", retry_after=RETRY))(
-                scope, receive, send
-            )
+            refused = ApiError(415, message, code="unsupported_encoding")
+        elif size and self.held + size > self.most:
+            held = f"requests hold {self.held >> 20} of {self.most >> 20} MiB"
+            message = f"at capacity: {held}; retry in {RETRY} s"
+            refused = ApiError(503, message, code="overloaded", retry_after=RETRY)
+        if refused:
+            await error_response(refused)(scope, receive, send)
             return
         self.held += size
         try:

@@ -43,91 +43,46 @@ class GatewayMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._answers()
-        self._work()
+        self._answers_and_work()
         self._capacity()
 
-    def _answers(self) -> None:
-        """Register what clients see: counts and durations of answers."""
-        counter, histogram = self._kinds()
-        self.requests = counter(
-            "conch_gateway_requests_total", "HTTP requests by route and status", ["path", "status", "model"]
-        )
-        self.latency = histogram(
-            "conch_gateway_request_seconds",
-            "Time to the complete answer",
-            ["path", "model"],
-            buckets=REQUESTS,
-        )
-        self.first = histogram(
-            "conch_gateway_first_token_seconds",
-            "Time to the first words of a streamed answer",
-            ["model"],
-            buckets=FIRST,
-        )
-        self.between = histogram(
-            "conch_gateway_token_seconds",
-            "Time between two tokens of a streamed text, its mean",
-            ["model"],
-            buckets=TOKENS,
-        )
-
-    def _work(self) -> None:
-        """Register what models did: audio, tokens, pictures, questions."""
-        counter, histogram = self._kinds()
-        self.speech = histogram(
-            "conch_gateway_transcription_seconds",
-            "Time in Triton for one recording",
-            ["model"],
-            buckets=REQUESTS,
-        )
-        self.diarization = histogram(
-            "conch_gateway_diarization_seconds",
-            "Time to tell the speakers of one recording apart, next to its transcription",
-            ["model"],
-            buckets=REQUESTS,
-        )
-        self.speakers = histogram(
-            "conch_gateway_recording_speakers",
-            "Speakers that one recording was found to have",
-            ["model"],
-            buckets=SPEAKERS,
-        )
+    def _answers_and_work(self) -> None:
+        """Register what clients see, counts and durations of answers, and what models did."""
+        counter = partial(Counter, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry)
+        says = "HTTP requests by route and status"
+        self.requests = counter("conch_gateway_requests_total", says, ["path", "status", "model"])
+        says = "Time to the complete answer"
+        self.latency = histogram("conch_gateway_request_seconds", says, ["path", "model"], buckets=REQUESTS)
+        says = "Time to the first words of a streamed answer"
+        self.first = histogram("conch_gateway_first_token_seconds", says, ["model"], buckets=FIRST)
+        says = "Time between two tokens of a streamed text, its mean"
+        self.between = histogram("conch_gateway_token_seconds", says, ["model"], buckets=TOKENS)
+        says = "Time in Triton for one recording"
+        self.speech = histogram("conch_gateway_transcription_seconds", says, ["model"], buckets=REQUESTS)
+        says = "Time to tell the speakers of one recording apart, next to its transcription"
+        self.diarization = histogram("conch_gateway_diarization_seconds", says, ["model"], buckets=REQUESTS)
+        says = "Speakers that one recording was found to have"
+        self.speakers = histogram("conch_gateway_recording_speakers", says, ["model"], buckets=SPEAKERS)
         self.audio = counter("conch_gateway_audio_seconds_total", "Seconds of sound transcribed", ["model"])
-        self.tokens = counter(
-            "conch_gateway_tokens_total",
-            "Tokens of texts that were read and written, as answers count them (usage)",
-            ["model", "kind"],
-        )
+        says = "Tokens of texts that were read and written, as answers count them (usage)"
+        self.tokens = counter("conch_gateway_tokens_total", says, ["model", "kind"])
         self.pictures = counter("conch_gateway_pictures_total", "Pictures embedded", ["model"])
-        self.questions = histogram(
-            "conch_gateway_question_seconds",
-            "Time that a model takes for the question of a search, about its picture, by outcome",
-            ["model", "outcome"],
-            buckets=FIRST,
-        )
+        says = "Time that a model takes for the question of a search, about its picture, by outcome"
+        labels = ["model", "outcome"]
+        self.questions = histogram("conch_gateway_question_seconds", says, labels, buckets=FIRST)
 
     def _capacity(self) -> None:
         """Register how much may run at once, and how much does."""
         gauge = partial(Gauge, registry=self.registry)
-        self.places = gauge(
-            "conch_gateway_places",
-            "Requests that this gateway lets into a pool at once, by kind; one more is a 503",
-            ["model", "kind"],
-        )
+        says = "Requests that this gateway lets into a pool at once, by kind; one more is a 503"
+        self.places = gauge("conch_gateway_places", says, ["model", "kind"])
         self.taken = gauge("conch_gateway_places_taken", "Places that are taken", ["model", "kind"])
-        self.instances = gauge(
-            "conch_gateway_instances",
-            "Instances that the deployment has for a model, whether they answer or not",
-            ["model"],
-        )
-        self.planned = gauge(
-            "conch_gateway_planned", "Gateways that the deployment has, whether they answer or not"
-        )
+        says = "Instances that the deployment has for a model, whether they answer or not"
+        self.instances = gauge("conch_gateway_instances", says, ["model"])
+        says = "Gateways that the deployment has, whether they answer or not"
+        self.planned = gauge("conch_gateway_planned", says)
         self.sessions = gauge("conch_gateway_realtime_sessions", "Live connections")
-
-    def _kinds(self) -> tuple[partial[Counter], partial[Histogram]]:
-        return partial(Counter, registry=self.registry), partial(Histogram, registry=self.registry)
 
     def begin(self, model: str, instances: int) -> None:
         """Show a model's counters from zero: a rate needs a sample before the first request."""

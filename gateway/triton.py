@@ -20,7 +20,7 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput, InferResult
-from tritonclient.utils import np_to_triton_dtype
+from tritonclient.utils import np_to_triton_dtype, triton_to_np_dtype
 
 from conch.deployment import Pool
 from conch.errors import ApiError
@@ -211,11 +211,10 @@ class Triton:
         """Tell whether a tiny real inference succeeds. Where it has to wait, or the queue is full, its guards
         decide: they replace a server that hangs, and wait for one whose engine works.
         """
-        fills = {"BYTES": np.object_, "FP32": np.float32, "INT32": np.int32}
         arrays = {}
         for name, tensor in pool.probe["inputs"].items():
             fill = tensor["fill"].encode() if tensor["datatype"] == "BYTES" else tensor["fill"]
-            arrays[name] = np.full(tensor["shape"], fill, fills[tensor["datatype"]])
+            arrays[name] = np.full(tensor["shape"], fill, triton_to_np_dtype(tensor["datatype"]))
         try:
             async with asyncio.timeout(READY_SECONDS):
                 name = f"readiness-{uuid.uuid4().hex[:8]}"

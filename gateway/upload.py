@@ -138,12 +138,8 @@ async def receive(request: Request, limit: int, kind: Kind = RECORDING) -> Async
     """
     media, options = parse_options_header(request.headers.get("content-type", ""))
     if media != b"multipart/form-data" or not options.get(b"boundary"):
-        raise ApiError(
-            400,
-            f"send the {kind.name} as multipart/form-data with the fields {kind.fields}",
-            param="file",
-            code="invalid_content_type",
-        )
+        message = f"send the {kind.name} as multipart/form-data with the fields {kind.fields}"
+        raise ApiError(400, message, param="file", code="invalid_content_type")
     path = ""
     try:
         try:
@@ -156,19 +152,11 @@ async def receive(request: Request, limit: int, kind: Kind = RECORDING) -> Async
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            raise ApiError(
-                503,
-                f"there is no disk space for another {kind.name}; try again later",
-                code="overloaded",
-                retry_after=5,
-            ) from error
+            message = f"there is no disk space for another {kind.name}; try again later"
+            raise ApiError(503, message, code="overloaded", retry_after=5) from error
         if upload.files != 1:
-            raise ApiError(
-                400,
-                f"the form has {upload.files} parts named file; send exactly one",
-                param="file",
-                code="missing_file",
-            )
+            message = f"the form has {upload.files} parts named file; send exactly one"
+            raise ApiError(400, message, param="file", code="missing_file")
         yield upload
     finally:
         if path:

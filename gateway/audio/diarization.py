@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
 from math import inf
@@ -94,7 +94,7 @@ class Diarizer:
         blocks = media.blocks(path, max_seconds=self.seconds, time_limit=self.decoding, track=track)
         source, loop = windows(blocks), asyncio.get_running_loop()
         with media_errors():
-            while batch := await loop.run_in_executor(DECODERS, _next, source):
+            while batch := await loop.run_in_executor(DECODERS, list, islice(source, TUNING.at_once)):
                 yield batch
 
 
@@ -114,10 +114,6 @@ async def _known(model: TritonVoices, number: int, url: str) -> Floats:
     except (BadReference, media.BadMedia) as error:
         message = str(error) if isinstance(error, BadReference) else f"cannot be used: {error}"
         raise refused(REFERENCES, f"(number {number}) {message}") from error
-
-
-def _next(source: Iterator[Chunk]) -> list[Chunk]:
-    return list(islice(source, TUNING.at_once))
 
 
 def _decoded(url: str) -> Floats:

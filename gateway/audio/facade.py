@@ -38,10 +38,5 @@ class SpeechFacade:
             return await self.triton.infer(pool, SPEECH, arrays, outputs, request_id)
         except ApiError as error:
             field = next((field for word, field in FIELDS.items() if word in error.message), None)
-            raise ApiError(
-                error.status,
-                error.message,
-                param=error.param or field,
-                code=error.code,
-                retry_after=error.retry_after,
-            ) from error
+            error.param = error.param or field
+            raise

@@ -141,11 +141,7 @@ def _cues(segments: Iterable[Segment], comma: str) -> Iterable[tuple[str, str, s
         end = max(segment.end, segment.start + SHORTEST)
         # An arrow inside a cue would end it.
         text, speaker = (words.replace("-->", "→") for words in (segment.text, segment.speaker))
-        yield f"{_clock(segment.start, comma)} --> {_clock(end, comma)}", text, _one_line(speaker)
-
-
-def _one_line(name: str) -> str:
-    return " ".join(name.split())
+        yield f"{_clock(segment.start, comma)} --> {_clock(end, comma)}", text, " ".join(speaker.split())
 
 
 def srt(segments: Iterable[Segment]) -> str:

@@ -226,13 +226,11 @@ async def _begin(
 async def _diarizer(services: Services, wanted: SpeakersWanted, request_id: str) -> Diarizer:
     able = [pool for pool in services.pools.values() if "diarization" in pool.capabilities]
     if not able:
-        raise ApiError(
-            400,
+        message = (
             "this deployment has no model that tells speakers apart; omit diarized_json and diarize, or have "
-            "speakers added to MODEL_ID",
-            param=wanted.asked_by,
-            code="unsupported_value",
+            "speakers added to MODEL_ID"
         )
+        raise ApiError(400, message, param=wanted.asked_by, code="unsupported_value")
     model = TritonVoices(services.triton, able[0], request_id)
     known = await known_voices(model, wanted.references)
     settings = services.settings

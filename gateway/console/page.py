@@ -4,7 +4,6 @@ load needs one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
@@ -22,20 +21,10 @@ TYPES = {
     ".flac": "audio/flac",
 }
 # Everything comes from here: no inline script or style, no other origin, and no strings made into markup.
-POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self' blob:",
-        "media-src blob:",
-        "connect-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-        "require-trusted-types-for 'script'",
-        "trusted-types 'none'",
-    )
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; media-src blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
 )
 HEADERS = {
     "Content-Security-Policy": POLICY,
@@ -48,32 +37,14 @@ HEADERS = {
 router = APIRouter(include_in_schema=False)
 
 
-@dataclass(frozen=True)
-class File:
-    """A file in the form in which it is sent."""
-
-    body: bytes
-    kind: str
-    tag: str
-
-
-def files(folder: Path = FOLDER) -> dict[str, File]:
-    """Read every file of a folder by its name."""
-    return {path.name: _file(path) for path in sorted(folder.iterdir()) if path.suffix in TYPES}
-
-
-def _file(path: Path) -> File:
-    body = path.read_bytes()
-    return File(body, TYPES[path.suffix], f'"{sha256(body).hexdigest()[:16]}"')
-
-
-FILES = files()
+FILES = {path.name: path.read_bytes() for path in FOLDER.iterdir() if path.suffix in TYPES}
+TAGS = {name: f'"{sha256(body).hexdigest()[:16]}"' for name, body in FILES.items()}
 
 
 @router.api_route("/", methods=["GET", "HEAD"])
 async def index(request: Request) -> Response:
     """Return the page."""
-    return _answer(request, FILES["index.html"])
+    return _answer(request, "index.html")
 
 
 @router.api_route("/console/{name}", methods=["GET", "HEAD"])
@@ -81,12 +52,12 @@ async def file(name: str, request: Request) -> Response:
     """Return a file of the page."""
     if name not in FILES:
         raise ApiError(404, f"the console has no file {name[:80]!r}; it is at /", code="not_found")
-    return _answer(request, FILES[name])
+    return _answer(request, name)
 
 
-def _answer(request: Request, found: File) -> Response:
-    headers = {**HEADERS, "ETag": found.tag}
+def _answer(request: Request, name: str) -> Response:
+    headers = {**HEADERS, "ETag": TAGS[name]}
     # nginx, which compresses, makes tags weak.
-    if request.headers.get("if-none-match", "").removeprefix("W/") == found.tag:
+    if request.headers.get("if-none-match", "").removeprefix("W/") == TAGS[name]:
         return Response(status_code=304, headers=headers)
-    return Response(found.body, media_type=found.kind, headers=headers)
+    return Response(FILES[name], media_type=TYPES[Path(name).suffix], headers=headers)

@@ -69,21 +69,9 @@ class Overview:
 
 def model_row(pool: Pool) -> dict[str, Any]:
     """Make a pool's row from the plan."""
-    return {
-        "id": pool.model_id,
-        "family": pool.family,
-        "target": pool.target,
-        "precision": pool.precision,
-        "capabilities": sorted(pool.capabilities),
-        "languages": list(pool.languages),
-        "chat": pool.chat is not None,
-        "instances": list(pool.instances),
-        "encoder": pool.encodes,
-        "size": pool.size,
-        "licence": pool.licence,
-        "note": pool.note,
-        "examples": list(pool.examples),
-    }
+    names = ("family", "target", "precision", "languages", "instances", "size", "licence", "note", "examples")
+    own = {"capabilities": sorted(pool.capabilities), "chat": pool.chat is not None, "encoder": pool.encodes}
+    return {"id": pool.model_id, **{name: getattr(pool, name) for name in names}, **own}
 
 
 def instance_row(instance: Instance, status: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -78,45 +78,23 @@ def tensors(items: Sequence[Item]) -> dict[str, NDArray[Any]]:
     return {"input_ids": ids, "input_lengths": lengths, **cut}
 
 
-@dataclass
-class EmbeddingRequest:
-    """One request's inputs in progress; `lengths` stay 0 for pictures."""
-
-    triton: Triton
-    pool: Pool
-    items: Sequence[Item]
-    values: NDArray[np.float32]
-    lengths: NDArray[np.int64]
-
-    async def run(self, numbers: list[int], request_id: str) -> None:
-        """Return the vectors of one part.
-
-        Raises:
-            ApiError: see `embed`.
-        """
-        if isinstance(first := self.items[numbers[0]], Picture):
-            self.values[numbers] = await self._picture(first, numbers[0], request_id)
-            return
-        arrays, model = tensors([self.items[number] for number in numbers]), EMBEDDERS[self.pool.family]
-        found = await self.triton.infer(self.pool, model, arrays, OUTPUTS, request_id)
-        self.values[numbers], self.lengths[numbers] = found["embedding"], found["input_length"][:, 0]
-
-    async def _picture(self, picture: Picture, number: int, request_id: str) -> NDArray[np.float32]:
-        model = PICTURE_EMBEDDERS[self.pool.family]
-        try:
-            data = await asyncio.to_thread(lambda: picture.data)
-        except ValueError as error:
-            raise refused("input", f"[{number}]: {error}; send it again") from error
-        if not data:
-            raise refused("input", f"[{number}] is empty; send a picture")
-        arrays = {"image_bytes": np.frombuffer(data, np.uint8)[None]}
-        try:
-            found = await self.triton.infer(self.pool, model, arrays, OUTPUTS[:1], request_id)
-        except ApiError as error:
-            if error.status != 400:
-                raise
-            raise refused("input", f"[{number}] {error.message.removeprefix('image 0 ')}") from error
-        return found["embedding"]
+async def _picture(
+    triton: Triton, pool: Pool, picture: Picture, number: int, request_id: str
+) -> NDArray[np.float32]:
+    try:
+        data = await asyncio.to_thread(lambda: picture.data)
+    except ValueError as error:
+        raise refused("input", f"[{number}]: {error}; send it again") from error
+    if not data:
+        raise refused("input", f"[{number}] is empty; send a picture")
+    arrays = {"image_bytes": np.frombuffer(data, np.uint8)[None]}
+    try:
+        found = await triton.infer(pool, PICTURE_EMBEDDERS[pool.family], arrays, OUTPUTS[:1], request_id)
+    except ApiError as error:
+        if error.status != 400:
+            raise
+        raise refused("input", f"[{number}] {error.message.removeprefix('image 0 ')}") from error
+    return found["embedding"]
 
 
 async def embed(
@@ -130,12 +108,17 @@ async def embed(
     """
     values = np.empty((len(items), pool.dimensions), np.float32)
     lengths = np.zeros(len(items), np.int64)
-    work = EmbeddingRequest(triton, pool, items, values, lengths)
     at_once = asyncio.Semaphore(AT_ONCE * len(pool.instances))
 
     async def run(n: int, numbers: list[int]) -> None:
+        name = f"{request_id}.{n}"
         async with at_once:
-            await work.run(numbers, f"{request_id}.{n}")
+            if isinstance(first := items[numbers[0]], Picture):
+                values[numbers] = await _picture(triton, pool, first, numbers[0], name)
+                return
+            arrays = tensors([items[number] for number in numbers])
+            found = await triton.infer(pool, EMBEDDERS[pool.family], arrays, OUTPUTS, name)
+            values[numbers], lengths[numbers] = found["embedding"], found["input_length"][:, 0]
 
     await results_of(run(n, numbers) for n, numbers in enumerate(parts(items)))
     if not truncate and lengths.max() > pool.positions:

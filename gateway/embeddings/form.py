@@ -58,16 +58,12 @@ async def receive(request: Request, limit: int) -> tuple[EmbeddingsRequest, list
         else:
             fields[name] = value
     # Inputs are checked as those of a JSON body; the text stands for pictures too.
-    body = {**fields, "input": [_text(item) for item in items]}
+    body = {**fields, "input": [item if isinstance(item, str) else "picture" for item in items]}
     try:
         return EmbeddingsRequest.model_validate(body), items
     except ValidationError as error:
         rows = [{**row, "loc": ("body", *row["loc"])} for row in error.errors()]
         raise RequestValidationError(rows, body=body) from error
-
-
-def _text(item: Item) -> str:
-    return item if isinstance(item, str) else "picture"
 
 
 async def _parts(request: Request, limit: int) -> list[tuple[str, UploadFile | str]]:

@@ -199,7 +199,7 @@ class LiveListener:
         if due.
         """
         speaking = spoken.speaking
-        windows = await asyncio.to_thread(_fed, spoken, piece)
+        windows = await asyncio.to_thread(list, spoken.feed(piece))
         if spoken.speaking and not speaking and not windows:
             await self.connection.send(
                 "input_audio_buffer.speech_started",
@@ -218,7 +218,7 @@ class LiveListener:
     async def _look_ahead(self, piece: Floats) -> None:
         """Transcribe uncommitted audio from pause to pause, and send the words as they are found."""
         ahead = self.received_so_far
-        windows = await asyncio.to_thread(_fed, ahead, piece)
+        windows = await asyncio.to_thread(list, ahead.feed(piece))
         for window in windows:
             if window.speech:
                 self.words.settle(self.item, window, self.wanted)
@@ -259,7 +259,3 @@ class LiveListener:
         await self.words.finish(self.item, [window for window in windows if window.speech], self.wanted)
         self.previous, self.pending = self.item.id, 0
         self.item = Item()
-
-
-def _fed(cutter: TurnCutter, piece: Floats) -> list[Window]:
-    return list(cutter.feed(piece))

@@ -9,7 +9,7 @@ import numpy as np
 from av.audio.frame import AudioFrame
 from numpy.typing import NDArray
 
-from conch.errors import ApiError, invalid
+from conch.errors import invalid
 from conch.pictures import from_base64
 from speech.vad import RATE
 
@@ -56,21 +56,17 @@ class SoundDecoder:
         try:
             raw = from_base64(audio)
         except (TypeError, ValueError, AttributeError):
-            raise _refused("audio is not base64; send the samples in base64") from None
+            raise invalid("audio", "audio is not base64; send the samples in base64") from None
         if not raw or len(raw) % self.size:
-            raise _refused(f"audio has {len(raw)} bytes; send whole samples of {8 * self.size} bits")
+            raise invalid("audio", f"audio has {len(raw)} bytes; send whole samples of {8 * self.size} bits")
         if len(raw) > self.size * self.rate * LONGEST:
-            raise _refused(f"audio holds more than {LONGEST} s; send smaller pieces")
+            raise invalid("audio", f"audio holds more than {LONGEST} s; send smaller pieces")
         samples = (
             np.frombuffer(raw, "<i2") if self.table is None else self.table[np.frombuffer(raw, np.uint8)]
         )
         frame = AudioFrame.from_ndarray(samples[None], format="s16", layout="mono")
         frame.sample_rate = self.rate
         return _joined(self.resampler.resample(frame))
-
-
-def _refused(message: str) -> ApiError:
-    return invalid("audio", message)
 
 
 def _joined(frames: list[AudioFrame]) -> Floats:

@@ -27,11 +27,8 @@ USUAL = "gpt-realtime-whisper"  # one of OpenAI's names, which all mean the firs
 @router.get("/v1/realtime", include_in_schema=False)
 async def plain() -> None:
     """Answer requests without a WebSocket upgrade."""
-    raise ApiError(
-        426,
-        "live sessions are WebSockets; connect to ws(s)://…/v1/realtime?intent=transcription",
-        code="upgrade_required",
-    )
+    message = "live sessions are WebSockets; connect to ws(s)://…/v1/realtime?intent=transcription"
+    raise ApiError(426, message, code="upgrade_required")
 
 
 @router.websocket("/v1/realtime")
@@ -42,12 +39,8 @@ async def realtime(socket: WebSocket, services: ServicesDep) -> None:
     try:
         await require_key(socket, services)
         if (intent := socket.query_params.get("intent", "transcription")) != "transcription":
-            raise ApiError(
-                400,
-                f"intent={intent!r} is not supported; use intent=transcription",
-                param="intent",
-                code="unsupported_value",
-            )
+            message = f"intent={intent!r} is not supported; use intent=transcription"
+            raise ApiError(400, message, param="intent", code="unsupported_value")
         session = session_of(carried(socket, services))
         if named := socket.query_params.get("model"):
             session, _ = session.changed({"audio": {"input": {"transcription": {"model": named}}}})

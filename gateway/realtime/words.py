@@ -181,19 +181,15 @@ class TurnWords:
     async def _final(
         self, item: Item, windows: Sequence[Window], wanted: WantedTranscript
     ) -> tuple[str, dict[str, Any]]:
+        place = {"item_id": item.id, "content_index": 0}
         try:
             with self.transcriber.hurry():
                 transcript = await self._transcribe(windows, wanted, draft=False)
         except Exception as error:  # noqa: BLE001  # the item fails, the session goes on
-            return "failed", {
-                "item_id": item.id,
-                "content_index": 0,
-                "error": self.connection.described(error),
-            }
+            return "failed", {**place, "error": self.connection.described(error)}
         seconds = round(sum(len(window.wave) for window in windows) / RATE, 3)
         return "completed", {
-            "item_id": item.id,
-            "content_index": 0,
+            **place,
             "transcript": transcript.text,
             "languages": languages(transcript),
             "usage": seconds_used(seconds),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from conch.errors import refused
 from conch.pictures import Picture
 from retrieval.library import Item, Library
@@ -12,25 +10,18 @@ from ..metrics import GatewayMetrics
 from .schema import LONGEST_QUERY, SearchRequest
 
 
-@dataclass(frozen=True)
-class ChainAnswer:
-    """The model and its answer."""
-
-    model: str
-    text: str
-
-
 async def asked(
     library: Library, form: SearchRequest, metrics: GatewayMetrics, request_id: str
-) -> tuple[list[Item], ChainAnswer | None]:
-    """Return a request's queries: its own, or the answer to its question, which is counted.
+) -> tuple[list[Item], dict[str, str]]:
+    """Return a request's queries: its own, or the answer to its question, which is counted; with it the model
+    and the answer, for the response.
 
     Raises:
         ApiError: 400 where nobody can answer, or for a query that is not one picture.
     """
     queries = form.queries
     if form.question is None:
-        return queries, None
+        return queries, {}
     if len(queries) != 1 or not isinstance(picture := queries[0], Picture):
         raise refused("question", "requires query to be exactly one picture; send only that picture as query")
     if not library.answerers:
@@ -47,4 +38,4 @@ async def asked(
         made = await library.answerers[model].answer(picture, form.question, request_id)
         if not (text := made.strip()[:LONGEST_QUERY]):
             raise refused("question", "got an empty answer from the model; rephrase it")
-    return [text], ChainAnswer(model, text)
+    return [text], {"model": model, "text": text}

@@ -106,12 +106,8 @@ def listed(rows: Sequence[dict[str, Any]], more: bool) -> dict[str, Any]:
 
 def contents(texts: Sequence[str]) -> dict[str, Any]:
     """Return the chunks of a file."""
-    return {
-        "object": "vector_store.file_content.page",
-        "data": _content(texts),
-        "has_more": False,
-        "next_page": None,
-    }
+    data = {"data": _content(texts), "has_more": False, "next_page": None}
+    return {"object": "vector_store.file_content.page", **data}
 
 
 def _content(texts: Sequence[str]) -> list[dict[str, str]]:
@@ -119,7 +115,7 @@ def _content(texts: Sequence[str]) -> list[dict[str, str]]:
 
 
 def search_page(
-    queries: Sequence[Item], results: Sequence[Result], answer: Mapping[str, str] | None = None
+    queries: Sequence[Item], results: Sequence[Result], answer: Mapping[str, str]
 ) -> dict[str, Any]:
     """Make openai.types.VectorStoreSearchResponse, best first. Extensions: `cosines`, and `answer`, a model's
     answer about a picture, which was the query.

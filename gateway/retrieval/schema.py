@@ -63,24 +63,21 @@ class StaticChunking(Fields):
     type: Literal["static"]
     static: Static
 
-    @property
-    def strategy(self) -> ChunkingStrategy:
-        """Return the worker's chunking strategy."""
-        return ChunkingStrategy(self.static.max_chunk_size_tokens, self.static.chunk_overlap_tokens)
-
 
 class AutoChunking(Fields):
     """OpenAI's default: 800 tokens with an overlap of 400."""
 
     type: Literal["auto"]
 
-    @property
-    def strategy(self) -> ChunkingStrategy:
-        """Return the worker's chunking strategy."""
-        return ChunkingStrategy()
-
 
 Chunking = Annotated[AutoChunking | StaticChunking, Field(discriminator="type")]
+
+
+def stored_strategy(chosen: AutoChunking | StaticChunking) -> dict[str, int]:
+    """Return the worker's chunking strategy for a record."""
+    if isinstance(chosen, AutoChunking):
+        return vars(ChunkingStrategy())
+    return vars(ChunkingStrategy(chosen.static.max_chunk_size_tokens, chosen.static.chunk_overlap_tokens))
 
 
 class FileOptions(Fields):
@@ -92,7 +89,7 @@ class FileOptions(Fields):
     @property
     def stored(self) -> dict[str, Any]:
         """Return the options for the record."""
-        return {"attributes": self.attributes, "strategy": vars(self.chunking_strategy.strategy)}
+        return {"attributes": self.attributes, "strategy": stored_strategy(self.chunking_strategy)}
 
 
 class AttachRequest(FileOptions):

@@ -33,7 +33,7 @@ from ..services import ServicesDep
 from . import responses
 from .chain import asked
 from .lists import Listing, RetrievalDep, files_of, idempotency, page_of
-from .schema import CreateStore, SearchRequest, StoreFields
+from .schema import CreateStore, SearchRequest, StoreFields, stored_strategy
 
 router = APIRouter()
 
@@ -75,7 +75,7 @@ async def create_store(form: CreateStore, request: Request, retrieval: Retrieval
             problem = "this Idempotency-Key made a vector store that was deleted; choose a new one"
             raise ApiError(409, problem, param="Idempotency-Key", code="conflict")
         store = there
-    fields = {"attributes": {}, "strategy": vars(form.chunking_strategy.strategy)}
+    fields = {"attributes": {}, "strategy": stored_strategy(form.chunking_strategy)}
     for file in files:
         await attach(library, store, file, fields)
     retrieval.worker.wake()
@@ -151,4 +151,4 @@ async def _searched(
         queries, form.filters, form.max_num_results, options.score_threshold, cut=bool(answer)
     )
     results = await search(library, store, wanted)
-    return responses.search_page(queries, results, vars(answer) if answer else None)
+    return responses.search_page(queries, results, answer)

@@ -12,30 +12,15 @@ import numpy as np
 from ..triton import Arrays
 from .schema import Generation, words
 
+INTEGERS = ("max_tokens", "top_k", "min_tokens", "beam_width", "num_return_sequences", "top_log_probs")
+NUMBERS = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
+TEXTS = ("text_input", "stop_words", "bad_words", "image_urls")
 DTYPES: dict[str, Any] = {
-    "text_input": np.object_,
-    "max_tokens": np.int32,
-    "stop_words": np.object_,
-    "bad_words": np.object_,
-    "temperature": np.float32,
-    "top_p": np.float32,
-    "top_k": np.int32,
-    "presence_penalty": np.float32,
-    "frequency_penalty": np.float32,
-    "repetition_penalty": np.float32,
-    "length_penalty": np.float32,
-    "min_tokens": np.int32,
+    **dict.fromkeys((*INTEGERS, "logit_bias_ids"), np.int32),
+    **dict.fromkeys((*NUMBERS, "length_penalty", "logit_bias_weights"), np.float32),
+    **dict.fromkeys((*TEXTS, "guided_decoding_guide_type", "guided_decoding_guide"), np.object_),
     "seed": np.uint64,
-    "beam_width": np.int32,
-    "num_return_sequences": np.int32,
-    "logit_bias_ids": np.int32,
-    "logit_bias_weights": np.float32,
     "exclude_input_in_output": np.bool_,
-    "return_log_probs": np.bool_,
-    "top_log_probs": np.int32,
-    "image_urls": np.object_,
-    "guided_decoding_guide_type": np.object_,
-    "guided_decoding_guide": np.object_,
 }
 # Inputs that have the name and the value of a request's field, if it is sent.
 AS_GIVEN = {"presence_penalty", "frequency_penalty", "repetition_penalty", "length_penalty", "min_tokens"}

@@ -21,7 +21,7 @@ from gateway.admission import Admission
 from gateway.console.routes import retrieval
 from gateway.metrics import GatewayMetrics
 from gateway.retrieval.answerer import ServedAnswerer
-from gateway.retrieval.chain import ChainAnswer, asked
+from gateway.retrieval.chain import asked
 from gateway.retrieval.schema import SearchRequest
 from gateway.retrieval.service import open_library
 from gateway.settings import Settings
@@ -166,16 +166,16 @@ def test_the_answer_to_a_question_is_searched_for() -> None:
     library = Library(None, None, {}, painters)  # type: ignore[arg-type]
     metrics = GatewayMetrics()
 
-    def of(**fields: Any) -> tuple[list[Item], ChainAnswer | None]:
+    def of(**fields: Any) -> tuple[list[Item], dict[str, str]]:
         form = SearchRequest.model_validate({"query": [picture()], "question": "what is it?", **fields})
         return asyncio.run(asked(library, form, metrics, "mine"))
 
-    assert of() == (["a red boat"], ChainAnswer("a", "a red boat"))
+    assert of() == (["a red boat"], {"model": "a", "text": "a red boat"})
     assert painters["a"].asked == [(bytes(3), "what is it?")]
     for model, said in (("b", "got an empty answer"), ("c", "does not answer questions about pictures")):
         with pytest.raises(ApiError, match=said):
             of(model=model)
-    assert of(question=None, query="a") == (["a"], None)
+    assert of(question=None, query="a") == (["a"], {})
     assert counted(metrics) == {("a", "answered"): 1, ("b", "refused"): 1}
 
 
