@@ -12,21 +12,13 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from .formats import READERS, UnsupportedFile, from_html
+from .formats import READERS, NoText, from_html
 from .kinds import KINDS, PICTURES, kind_of
 from .letters import Unreadable, read
 
 MEMORY = 2 << 30  # bytes of address space
 MOST_TEXT = 20_000_000  # characters
 SAVED_AS = {".doc": "docx", ".ppt": "pptx", ".msg": "eml"}  # what an old kind should be saved as
-
-
-class NoText(Exception):
-    """No text can be extracted; `code` is OpenAI's: unsupported_file or invalid_file."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code, self.message = code, message
 
 
 @dataclass(frozen=True)
@@ -72,14 +64,12 @@ def _extracted(path: Path, kind: str) -> Extracted:
             return Extracted(reader(path))
         text, guessed = read(path.read_bytes())
         return Extracted(from_html(text) if kind in (".htm", ".html") else text, guessed)
-    except UnsupportedFile as error:
-        raise NoText("invalid_file", str(error)) from error
+    except (NoText, MemoryError):
+        raise
     except Unreadable:
         raise NoText(
             "invalid_file", "the file's encoding is not UTF-8, nor one that can be told; convert it to UTF-8"
         ) from None
-    except MemoryError:
-        raise
     except Exception as error:  # whatever a parser says of a stranger's bytes
         what = kind.removeprefix(".").upper() or "text"
         raise NoText(

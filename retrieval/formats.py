@@ -28,8 +28,12 @@ BLOCKS = (
 LINE = "\x1e"  # stands for a line's end that is none of the source's
 
 
-class UnsupportedFile(Exception):
-    """The file cannot be read; the message gives reason and remedy."""
+class NoText(Exception):
+    """No text can be extracted; `code` is OpenAI's, the message gives reason and remedy."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code, self.message = code, message
 
 
 def from_html(text: str) -> str:
@@ -52,7 +56,7 @@ def from_pdf(path: Path) -> str:
     """Return the text of all pages, separated by blank lines, with the contents of form fields.
 
     Raises:
-        UnsupportedFile: it is encrypted, broken, or has pictures only.
+        NoText: it is encrypted, broken, or has pictures only.
     """
     import pypdfium2 as pdfium
 
@@ -60,13 +64,13 @@ def from_pdf(path: Path) -> str:
         document = pdfium.PdfDocument(path)
     except pdfium.PdfiumError as error:
         if "password" in str(error).lower():
-            raise UnsupportedFile("the PDF is encrypted; upload it without a password") from error
-        raise UnsupportedFile("the PDF cannot be read; it is damaged, or not a PDF") from error
+            raise NoText("invalid_file", "the PDF is encrypted; upload it without a password") from error
+        raise NoText("invalid_file", "the PDF cannot be read; it is damaged, or not a PDF") from error
     if document.get_formtype():
         document.init_forms()
     text = "\n\n".join(_page(document, number) for number in range(len(document)))
     if not text.strip():
-        raise UnsupportedFile("the PDF has no text; pages that are pictures need OCR first")
+        raise NoText("invalid_file", "the PDF has no text; pages that are pictures need OCR first")
     return text
 
 
@@ -201,7 +205,7 @@ def from_epub(path: Path) -> str:
 
 def _part(archive: zipfile.ZipFile, name: str) -> bytes:
     if archive.getinfo(name).file_size > MOST_PART:
-        raise UnsupportedFile(f"{name[:80]} in the file is too large; split the file")
+        raise NoText("invalid_file", f"{name[:80]} in the file is too large; split the file")
     return archive.read(name)
 
 

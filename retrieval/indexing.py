@@ -16,7 +16,7 @@ from conch.errors import ApiError
 from conch.pictures import Picture
 
 from .chunking import ChunkingStrategy, Span, chunks, halves, homes, passages
-from .extraction import NoText
+from .formats import NoText
 from .library import Embedder, Item, Library, collection, model_of
 
 AT_ONCE = 64  # passages that are embedded together
@@ -94,7 +94,7 @@ async def index(target: IndexTarget, text: str, strategy: ChunkingStrategy) -> t
     while some := list(islice(texts, PIECES)):
         await library.documents.write(build, number, some)
         number, size = number + len(some), size + sum(map(len, some))
-    await library.vectors.put(target.collection, build, 0, homes(parts, len(spans)), values)
+    await library.vectors.put(target.collection, build, homes(parts, len(spans)), values)
     return len(spans), size
 
 
@@ -112,5 +112,5 @@ async def index_picture(target: IndexTarget, data: bytes) -> int:
         if error.status != 400:
             raise
         raise NoText("invalid_file", f"the file {error.message.removeprefix('input [0] ')}") from error
-    await target.library.vectors.put(target.collection, target.build, 0, [0], values)
+    await target.library.vectors.put(target.collection, target.build, [0], values)
     return 1

@@ -43,23 +43,19 @@ Item = str | Picture
 
 
 class Embedder(Protocol):
-    """A model that makes vectors of texts, and perhaps of pictures."""
+    """A model that makes vectors of texts, and perhaps of pictures.
 
-    @property
-    def model(self) -> str:
-        """Return its MODEL_ID."""
+    Attributes:
+        model: its MODEL_ID
+        dimensions: size of a vector
+        positions: the maximum tokens of one text, including special ones
+        pictures: it reads pictures, too
+    """
 
-    @property
-    def dimensions(self) -> int:
-        """Return the size of a vector."""
-
-    @property
-    def positions(self) -> int:
-        """Return the maximum tokens of one text, including special ones."""
-
-    @property
-    def pictures(self) -> bool:
-        """Tell whether it reads pictures, too."""
+    model: str
+    dimensions: int
+    positions: int
+    pictures: bool
 
     async def embed(
         self, items: Sequence[Item], *, cut: bool
@@ -275,18 +271,10 @@ async def _same_file(library: Library, record: Record) -> Record:
         return there
     if there and there.status == UPLOADING:  # its first sender may have died
         await library.documents.update(deleting(there))
-        raise ApiError(
-            503,
-            "an upload with this Idempotency-Key did not finish; send it again",
-            code="unavailable",
-            retry_after=3,
-        )
-    raise ApiError(
-        409,
-        "this Idempotency-Key was used for another file; choose a new one",
-        param="Idempotency-Key",
-        code="conflict",
-    )
+        message = "an upload with this Idempotency-Key did not finish; send it again"
+        raise ApiError(503, message, code="unavailable", retry_after=3)
+    message = "this Idempotency-Key was used for another file; choose a new one"
+    raise ApiError(409, message, param="Idempotency-Key", code="conflict")
 
 
 async def attach(
@@ -323,12 +311,8 @@ async def attach(
 
     changed = await change(library, ATTACHMENT, key, edit)
     if not changed:
-        raise ApiError(
-            409,
-            "this file is being removed from this vector store; try again",
-            code="conflict",
-            retry_after=1,
-        )
+        message = "this file is being removed from this vector store; try again"
+        raise ApiError(409, message, code="conflict", retry_after=1)
     return changed
 
 

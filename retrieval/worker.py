@@ -22,7 +22,8 @@ from conch.errors import ApiError
 
 from .chunking import ChunkingStrategy
 from .documents import DocumentsDown, Page, Record
-from .extraction import Extracted, NoText, extracted
+from .extraction import Extracted, extracted
+from .formats import NoText
 from .indexing import IndexTarget, index, index_picture
 from .kinds import is_picture
 from .library import (

@@ -105,8 +105,12 @@ class Documents(Protocol):
     async def write(self, owner: str, number: int, pieces: Sequence[bytes]) -> None:
         """Write blocks `number`, `number` + 1, …, replacing existing ones."""
 
-    def read(self, owner: str) -> AsyncIterator[bytes]:
+    async def read(self, owner: str) -> AsyncIterator[bytes]:
         """Yield all blocks in order."""
+        number = 0
+        while block := (await self.pieces([(owner, number)])).get((owner, number)):
+            yield block
+            number += 1
 
     async def pieces(self, keys: Collection[tuple[str, int]]) -> dict[tuple[str, int], bytes]:
         """Return which of these blocks exist, by owner and number."""

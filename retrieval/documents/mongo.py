@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -14,7 +14,7 @@ from pymongo import ASCENDING, DESCENDING, AsyncMongoClient, UpdateOne
 from pymongo.errors import DuplicateKeyError, PyMongoError
 from pymongo.write_concern import WriteConcern
 
-from . import COLUMNS, DocumentsDown, Page, Record
+from . import COLUMNS, Documents, DocumentsDown, Page, Record
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -65,7 +65,7 @@ def _key(record: Record) -> str:
     return f"{record.kind}/{record.id}"
 
 
-class MongoDocuments:
+class MongoDocuments(Documents):
     """Two collections: `records` under kind/id, `pieces` under owner and number. Writes are journaled before
     they are acknowledged.
     """
@@ -153,12 +153,6 @@ class MongoDocuments:
                 for n, piece in part
             ]
             await self.stored.bulk_write(puts)
-
-    async def read(self, owner: str) -> AsyncIterator[bytes]:
-        number = 0
-        while found := (await self.pieces([(owner, number)])).get((owner, number)):
-            yield found
-            number += 1
 
     @_named
     async def pieces(self, keys: Collection[tuple[str, int]]) -> dict[tuple[str, int], bytes]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from . import COLUMNS, DocumentsDown, Page, Record
+from . import COLUMNS, Documents, DocumentsDown, Page, Record
 
 T = TypeVar("T")
 BUSY_SECONDS = 20  # another process writes
@@ -39,7 +39,7 @@ def _conditions(where: Mapping[str, str]) -> tuple[str, list[Any]]:
     return "".join(f' and "{name}" = ?' for name in where), list(where.values())
 
 
-class SqliteDocuments:
+class SqliteDocuments(Documents):
     """A connection in its own thread, opened, and reopened, when needed."""
 
     def __init__(self, path: str) -> None:
@@ -135,12 +135,6 @@ class SqliteDocuments:
         rows = [(owner, n, piece) for n, piece in enumerate(pieces, number)]
         text = "insert or replace into pieces values (?, ?, ?)"
         await self._run(lambda db: db.executemany(text, rows).rowcount)
-
-    async def read(self, owner: str) -> AsyncIterator[bytes]:
-        text, number = "select data from pieces where owner = ? and number = ?", 0
-        while row := await self._run(lambda db, n=number: db.execute(text, [owner, n]).fetchone()):  # type: ignore[misc]
-            yield row[0]
-            number += 1
 
     async def pieces(self, keys: Collection[tuple[str, int]]) -> dict[tuple[str, int], bytes]:
         text = "select data from pieces where owner = ? and number = ?"

@@ -425,7 +425,7 @@ async def test_check_repairs_what_one_database_has_lost(urls: tuple[str, str]) -
         place = work.collection(store.id, "a")
         await library.vectors.remove(place, record.body["builds"]["a"])
         value = np.eye(1, 96, dtype=np.float32)
-        await library.vectors.put(place, "file-x:stranger", 0, [0], value)
+        await library.vectors.put(place, "file-x:stranger", [0], value)
         assert await library.vectors.count(place, "file-x:stranger") == 1
         assert await texts(library, store, "lost") == []
         assert await check(library, repair=False) == (1, 1)

@@ -30,7 +30,7 @@ async def filled(vectors: MilvusVectors) -> None:
     """Each vector is a passage and chunk of its own."""
     await vectors.create(PLACE, DIMENSIONS)
     for build, values in enumerate(alike().reshape(BUILDS, EACH, DIMENSIONS)):
-        await vectors.put(PLACE, f"file:{build}", 0, range(EACH), values)
+        await vectors.put(PLACE, f"file:{build}", range(EACH), values)
 
 
 async def lost(vectors: MilvusVectors) -> list[int]:
