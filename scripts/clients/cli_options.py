@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import ssl
 import sys
 from collections.abc import Coroutine
 from typing import Any
@@ -12,9 +13,11 @@ from typing import Any
 import httpx
 
 from .manifests import BadManifest
-from .speech import Gateway, RequestFailed, Speech, base, complaint, trusted, unreachable
+from .speech import Gateway, RequestFailed, base, complaint, unreachable
 from .text import Generate, OpenAi, Text
 from .triton import TritonClient
+
+Speech = Gateway | TritonClient
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -83,7 +86,8 @@ def choose_model(arguments: argparse.Namespace) -> None:
         return
     url = base(arguments.url)
     headers = {"Authorization": f"Bearer {arguments.api_key}"} if arguments.api_key else {}
-    with unreachable(url), httpx.Client(trust_env=False, verify=trusted(), headers=headers) as client:
+    trusted = ssl.create_default_context()
+    with unreachable(url), httpx.Client(trust_env=False, verify=trusted, headers=headers) as client:
         answer = client.get(f"{url}/v1/models", timeout=60)
     if answer.status_code != 200:
         raise RequestFailed(complaint(answer))

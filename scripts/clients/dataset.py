@@ -15,12 +15,12 @@ from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 
-from .cli_options import add_options, add_tasks, choose_model, connect, exit_status
+from .cli_options import Speech, add_options, add_tasks, choose_model, connect, exit_status
 from .concurrency import at_once
 from .manifests import ManifestRow, read, seconds
 from .report import write
 from .scores import NORMALIZERS, Outcome, SpeechScores, score, table
-from .speech import RequestFailed, Speech, SpeechOptions
+from .speech import RequestFailed, SpeechOptions
 
 
 async def one(speech: Speech, ask: SpeechOptions, utterance: ManifestRow, duration: float) -> Outcome:

@@ -68,12 +68,7 @@ def _row(outcome: Outcome, wer: float | None) -> dict[str, Any]:
 
 def totals(scores: SpeechScores) -> dict[str, list[tuple[str, int]]]:
     """Return every error with its count, most frequent first."""
-    swapped = Counter(
-        {
-            f"{reference} → {hypothesis}": count
-            for (reference, hypothesis), count in scores.substitutions.items()
-        }
-    )
+    swapped = Counter({" → ".join(pair): count for pair, count in scores.substitutions.items()})
     return {
         "substitutions": swapped.most_common(),
         "deletions": scores.deletions.most_common(),

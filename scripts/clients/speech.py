@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import httpx
 from httpx_sse import EventSource
@@ -38,36 +38,16 @@ class SpeechOptions:
     prefix: str = ""
 
 
-class Speech(Protocol):
-    """A connection to a server."""
-
-    async def transcribe(self, path: Path, ask: SpeechOptions, on_text: OnText) -> str:
-        """Return the whole answer; `on_text` is called as it arrives: piece by piece if streamed, otherwise
-        once.
-
-        Raises:
-            RequestFailed: there is none.
-        """
-
-    async def aclose(self) -> None:
-        """Close connections."""
-
-
 def base(url: str) -> str:
     """Normalize an address as the OpenAI SDKs take it, or without its /v1."""
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
-
-
-def trusted() -> ssl.SSLContext:
-    """Return the system's certificates, or those of SSL_CERT_FILE."""
-    return ssl.create_default_context()
 
 
 def connections(key: str) -> httpx.AsyncClient:
     """Make a client that sends an API key, if any, and opens as many connections as it needs."""
     return httpx.AsyncClient(
         trust_env=False,
-        verify=trusted(),
+        verify=ssl.create_default_context(),  # the system's certificates, or those of SSL_CERT_FILE
         headers={"Authorization": f"Bearer {key}"} if key else {},
         timeout=SECONDS,
         limits=httpx.Limits(max_connections=None),
@@ -84,6 +64,12 @@ class Gateway:
         self.client = connections(key)
 
     async def transcribe(self, path: Path, ask: SpeechOptions, on_text: OnText) -> str:
+        """Return the whole answer; `on_text` is called as it arrives: piece by piece if streamed, otherwise
+        once.
+
+        Raises:
+            RequestFailed: there is none.
+        """
         try:
             with unreachable(self.url), path.open("rb") as file, self._bar(path) as bar:
                 files = {"file": (path.name, CallbackIOWrapper(bar.update, file, "read"))}
@@ -98,14 +84,8 @@ class Gateway:
 
     def _bar(self, path: Path) -> Any:
         shown = None if self.progress else True  # None: tqdm looks whether there is a terminal
-        return tqdm(
-            total=path.stat().st_size,
-            desc=f"sending {path.name}",
-            unit="B",
-            unit_scale=True,
-            leave=False,
-            disable=shown,
-        )
+        size, what = path.stat().st_size, f"sending {path.name}"
+        return tqdm(total=size, desc=what, unit="B", unit_scale=True, leave=False, disable=shown)
 
     async def aclose(self) -> None:
         await self.client.aclose()

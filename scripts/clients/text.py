@@ -8,7 +8,7 @@ import base64
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import httpx
 from httpx_sse import EventSource
@@ -60,36 +60,19 @@ class TextAnswer:
     tokens: int
 
 
-class Dialect(Protocol):
-    """How to send a question and read an answer. An answer is one JSON object; a stream is several."""
-
-    @property
-    def last(self) -> str:
-        """Return what ends a stream; empty for the end of the response."""
-        ...
-
-    def route(self, ask: TextOptions) -> str:
-        """Return the path below the server's address."""
-        ...
-
-    def body(self, ask: TextOptions, prompt: str) -> dict[str, Any]:
-        """Return a request's JSON."""
-        ...
-
-    def read(self, data: Any) -> TextAnswer:
-        """Return the new text of one object, and the tokens counted so far."""
-        ...
-
-
 class OpenAi:
-    """Uses /v1/completions, and with pictures /v1/chat/completions (OpenAI's API reference)."""
+    """Uses /v1/completions, and with pictures /v1/chat/completions (OpenAI's API reference). An answer is one
+    JSON object; a stream is several, and then `last`.
+    """
 
     last = "[DONE]"
 
     def route(self, ask: TextOptions) -> str:
+        """Return the path below the server's address."""
         return "/v1/chat/completions" if ask.pictures else "/v1/completions"
 
     def body(self, ask: TextOptions, prompt: str) -> dict[str, Any]:
+        """Return a request's JSON."""
         options: dict[str, Any] = (
             {"stream": True, "stream_options": {"include_usage": True}} if ask.stream else {}
         )
@@ -103,10 +86,9 @@ class OpenAi:
         }
 
     def read(self, data: Any) -> TextAnswer:
-        return TextAnswer(
-            "".join(map(_choice_text, data["choices"])),
-            (data.get("usage") or {}).get("completion_tokens", 0),
-        )
+        """Return the new text of one object, and the tokens counted so far."""
+        tokens = (data.get("usage") or {}).get("completion_tokens", 0)
+        return TextAnswer("".join(map(_choice_text, data["choices"])), tokens)
 
 
 def _message(pictures: Sequence[str], text: str) -> dict[str, Any]:
@@ -124,7 +106,7 @@ def _choice_text(choice: Mapping[str, Any]) -> str:
 @dataclass(frozen=True)
 class Generate:
     """Uses /v2/models/<facade>/generate and generate_stream (Triton's generate extension), with the tensors
-    of TensorRT-LLM's models.
+    of TensorRT-LLM's models. A stream ends with the response.
     """
 
     facade: str = "ensemble"
@@ -152,7 +134,7 @@ class Generate:
 class Text:
     """A connection to a server through one API (`dialect`). `option` is the command line's name of `url`."""
 
-    def __init__(self, url: str, dialect: Dialect, key: str = "", option: str = "--url") -> None:
+    def __init__(self, url: str, dialect: OpenAi | Generate, key: str = "", option: str = "--url") -> None:
         self.url, self.dialect, self.option = base(url), dialect, option
         self.client = connections(key)
 

@@ -18,11 +18,6 @@ from .speech import RequestFailed, SpeechOptions
 FORMATS = ("text", "json", "srt", "vtt", "verbose_json")
 
 
-def say(piece: str) -> None:
-    """Print immediately, without a line break."""
-    print(piece, end="", flush=True)
-
-
 async def transcribe(arguments: argparse.Namespace) -> int:
     """Transcribe all files one after another, and return 1 if one failed.
 
@@ -38,7 +33,7 @@ async def transcribe(arguments: argparse.Namespace) -> int:
     async with aclosing(connect(arguments, progress=True)) as speech:
         for path in arguments.files:
             try:
-                await speech.transcribe(path, ask, say)
+                await speech.transcribe(path, ask, lambda piece: print(piece, end="", flush=True))
                 print(flush=True)
             except RequestFailed as error:
                 status = 1

@@ -32,6 +32,7 @@ class TritonClient:
         self.client = grpc.InferenceServerClient(address)
 
     async def transcribe(self, path: Path, ask: SpeechOptions, on_text: OnText) -> str:
+        """See Gateway."""
         if ask.form != "text":
             raise RequestFailed(
                 f"Triton returns plain text only; use --format text, or the gateway (--url) for {ask.form}"
