@@ -64,7 +64,8 @@ class DeviceBatch(Passes, RunningBatch):
         elif self.device.gpu:
             self.record_prompts(WHOLE)
         pool = self.device.pool() if self.piece else None
-        self.pieces = {plain: self._piece(pool, plain=plain) for plain in (True, False) if self.piece}
+        for plain in (True, False) if self.piece else ():
+            self.pieces[plain] = self._joining(1, self.piece, pool, plain=plain, more=True)
         for size in self.buckets:
             for plain in (True, False):
                 compute = partial(self._compute, size, plain=plain)
@@ -84,21 +85,17 @@ class DeviceBatch(Passes, RunningBatch):
             for rows in (rows for rows in JOINING if rows <= len(self.slots) and rows * length <= most):
                 self.joining[rows, length] = self._joining(rows, length, pool)
 
-    def _joining(self, rows: int, length: int, pool: Any) -> Joining:
-        given = self.device.zeros(length + 2, rows, dtype=torch.int64)
-        given[length], given[length + 1] = torch.arange(rows), 1
-        read = partial(self._read_prompts, given[:length].T, given[length], given[length + 1], plain=True)
-        return Joining(given, self.device.graph(self.device.steps, read, pool))
-
-    def _piece(self, pool: Any, *, plain: bool) -> Joining:
-        """Make the graph input that reads one more piece of one prompt. `given` has one more line: the number
-        of ids read before.
+    def _joining(
+        self, rows: int, length: int, pool: Any, *, plain: bool = True, more: bool = False
+    ) -> Joining:
+        """Record a graph that reads prompts, or one `more` piece of a single one: `given` then has another
+        line, the number of ids read before.
         """
-        length = self.piece
-        given = self.device.zeros(length + 3, 1, dtype=torch.int64)
-        given[length + 1] = 1
+        given = self.device.zeros(length + 2 + more, rows, dtype=torch.int64)
+        given[length], given[length + 1] = torch.arange(rows), 1
         tensors = (given[:length].T, given[length], given[length + 1])
-        read = partial(self._read_prompts, *tensors, plain=plain, start=given[length + 2])
+        start = given[length + 2] if more else None
+        read = partial(self._read_prompts, *tensors, plain=plain, start=start)
         return Joining(given, self.device.graph(self.device.steps, read, pool))
 
     def close(self) -> None:

@@ -136,11 +136,8 @@ class Choices:
         ids = torch.arange(logits.shape[1], device=logits.device)[None]
         first = self.first_time[rows, None]
         last, before, generated = self.last[rows, None], self.before[rows, None], self.generated[rows, None]
-        latest, end, last_time = (
-            self.latest_start[rows, None],
-            self.text_end[rows, None],
-            self.last_time[rows, None],
-        )
+        latest, end = self.latest_start[rows, None], self.text_end[rows, None]
+        last_time = self.last_time[rows, None]
         begun, timed = generated > 0, first < logits.shape[1]
         after_time = begun & (last >= first)
         after_pair = after_time & ((generated < 2) | (before >= first))

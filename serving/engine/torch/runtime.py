@@ -162,11 +162,11 @@ class TorchRuntime:
     def _keep(self, source: EncoderSource, memory: TorchMemory) -> None:
         self.recent[source.key] = (source, memory)
         self.recent.move_to_end(source.key)
-        while len(self.recent) > FEW and (len(self.recent) > self.most or self._remembered() > REMEMBERED):
+        while len(self.recent) > FEW and (
+            len(self.recent) > self.most
+            or sum(memory.parts.nbytes for _, memory in self.recent.values()) > REMEMBERED
+        ):
             self.recent.popitem(last=False)
-
-    def _remembered(self) -> int:
-        return sum(memory.parts.nbytes for _, memory in self.recent.values())
 
     def _groups(self, sources: Sequence[EncoderSource]) -> list[list[EncoderSource]]:
         """Group sounds of one length, at most `AT_ONCE` each; texts all together."""
