@@ -2,8 +2,8 @@
 
 A family's module has `ARCHITECTURE` (transformers' class), `random_model(name)` for true shapes with random
 weights, `shape(model)`, `weights(model)` under the names of serving/architectures, and `facts(model,
-arguments)` for engine.json. A family whose shape has `prompt_table` also has `picture_shape(model)`,
-`picture_weights(model)`, `picture_facts(model, arguments)` and `picture_prompt(model)`.
+arguments)` for engine.json. A family whose shape has `prompt_table` also has `picture_shape(model)` and
+`picture_weights(model)`, and a line in `LOOKS` of build/pictures.
 """
 
 from __future__ import annotations

@@ -11,9 +11,11 @@ from typing import Any
 
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from build.pictures import DEVIATION, LOOKS, MEAN, size_of
 from build.whisper_vocabulary import whisper_tokenizer
+from conch.bundle import PictureFacts
 
-from . import FAMILIES, family
+from . import FAMILIES
 
 ROOT = Path(__file__).parents[2]
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
@@ -64,9 +66,14 @@ def parse(description: str | None, line: Sequence[str] | None = None) -> Argumen
 
 def write_pictures(arguments: Arguments, theirs: Any) -> None:
     """Write picture.json and picture_prompt.json of transformers' model."""
-    its = family(arguments.family)
-    its.picture_facts(theirs, arguments).save(arguments.output)
-    its.picture_prompt(theirs).save(arguments.output)
+    looks, config = LOOKS[arguments.family], theirs.config.to_dict()
+    size = size_of(config)
+    if arguments.random:
+        facts = PictureFacts(size, size if looks.crops else 0, MEAN, DEVIATION)
+    else:
+        facts = looks.facts(Path(arguments.weights), size)
+    facts.save(arguments.output)
+    looks.prompt(config).save(arguments.output)
 
 
 def copy_tokenizer(weights: Path, output: Path) -> None:
@@ -80,8 +87,8 @@ def write_tokenizer(arguments: Arguments, vocabulary: int) -> None:
     """Write the checkpoint's tokenizer, or one that suits random weights, and the family's chat template if
     checkpoints have none.
     """
-    if chat := getattr(family(arguments.family), "CHAT", ""):
-        (arguments.output / "chat_template.jinja").write_text(chat, "utf-8")
+    if (looks := LOOKS.get(arguments.family)) and looks.chat:
+        (arguments.output / "chat_template.jinja").write_text(looks.chat, "utf-8")
     if not arguments.random:
         copy_tokenizer(Path(arguments.weights), arguments.output)
         if arguments.chat_template:

@@ -5,24 +5,21 @@ queries attend to it, a projection, and an OPT that reads the result as prompt e
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 from transformers import Blip2Config, Blip2ForConditionalGeneration
 
-from conch.bundle import EngineFacts, PictureFacts, PicturePrompt
+from conch.bundle import EngineFacts
 from serving.architectures import pictures as architecture
 from serving.architectures.clip import ACTIVATIONS
 from serving.architectures.shape import Shape
 
-from .. import pictures as files
 from ..pictures import Unsupported
 from . import opt, renamed, tower
 from .arguments import Arguments
 from .llama import facts_for
 
 ARCHITECTURE = Blip2ForConditionalGeneration
-CHAT = files.BLIP2_CHAT
 SHAPES = {"blip2-opt-2.7b": "opt-2.7b"}
 VISION, ASKING = r"^vision_model\.", r"^qformer\.encoder\.layer\.(\d+)\."
 LAYER = VISION + r"encoder\.layers\.(\d+)\."
@@ -94,13 +91,8 @@ def picture_shape(model: Blip2ForConditionalGeneration) -> architecture.Shape:
             f"config.json: the activations must be {', '.join(ACTIVATIONS)}, the Q-Former's gelu"
         )
     queries = architecture.Former(tower(former), former.cross_attention_frequency, config.num_query_tokens)
-    return architecture.Shape(
-        tower(vision),
-        vision.image_size,
-        vision.patch_size,
-        config.text_config.hidden_size,
-        former=queries,
-    )
+    width = config.text_config.hidden_size
+    return architecture.Shape(tower(vision), vision.image_size, vision.patch_size, width, former=queries)
 
 
 def picture_weights(model: Blip2ForConditionalGeneration) -> dict[str, torch.Tensor]:
@@ -121,16 +113,3 @@ def _apart(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
             found[name.replace("qkv", part)] = third
             found.setdefault(name.replace("qkv.weight", f"{part}.bias"), torch.zeros(len(third)))
     return found
-
-
-def picture_facts(model: Blip2ForConditionalGeneration, arguments: Arguments) -> PictureFacts:
-    """Make picture.json."""
-    size = model.config.vision_config.image_size
-    if arguments.random:
-        return PictureFacts(size, 0, files.MEAN, files.DEVIATION)
-    return files.stretched(Path(arguments.weights), size)
-
-
-def picture_prompt(model: Blip2ForConditionalGeneration) -> PicturePrompt:
-    """Make picture_prompt.json."""
-    return files.blip2_prompt(model.config.to_dict())

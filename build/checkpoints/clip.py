@@ -14,7 +14,7 @@ from conch.bundle import EngineFacts
 from serving.architectures.clip import ACTIVATIONS, Clip, Shape
 
 from ..pictures import Unsupported
-from . import tower
+from . import renamed, tower
 
 # Theirs and ours. The pairs apply in turn as they stand, and backwards the other way round.
 NAMES = (
@@ -116,16 +116,9 @@ def stored(folder: Path) -> dict[str, torch.Tensor]:
 
 def ours(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Rename weights to our names."""
-    return {_renamed(name, NAMES): tensor for name, tensor in state.items()}
+    return renamed(state, NAMES)
 
 
 def theirs(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Rename weights to transformers' names."""
-    back = tuple((own, name) for name, own in NAMES)
-    return {_renamed(name, back): tensor for name, tensor in state.items()}
-
-
-def _renamed(name: str, pairs: tuple[tuple[str, str], ...]) -> str:
-    for old, new in pairs:
-        name = name.replace(old, new)
-    return name
+    return renamed(state, [(own, name) for name, own in NAMES])

@@ -49,7 +49,7 @@ def load(family: str, weights: Path, output: Path, longest: int) -> Network:
     files. `longest` limits tokens of a text; 0 means as many as the model was trained for.
 
     Raises:
-        Unsupported, UnsupportedCheckpoint: a checkpoint that this family does not read.
+        Unsupported: a checkpoint that this family does not read.
     """
     network = FAMILIES[family](weights, output, longest)
     copy_tokenizer(weights, output)

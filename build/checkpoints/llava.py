@@ -5,17 +5,15 @@ a projector, and a LLaMA that reads the result as prompt embeddings.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
 
-from conch.bundle import EngineFacts, PictureFacts, PicturePrompt
+from conch.bundle import EngineFacts
 from serving.architectures import pictures as architecture
 from serving.architectures.clip import ACTIVATIONS
 from serving.architectures.shape import Shape
 
-from .. import pictures as files
 from ..pictures import Unsupported
 from . import llama, renamed, tower
 from .arguments import Arguments
@@ -133,16 +131,3 @@ def picture_weights(model: LlavaForConditionalGeneration) -> dict[str, torch.Ten
     model, stay among them.
     """
     return renamed(model.state_dict(), RULES)
-
-
-def picture_facts(model: LlavaForConditionalGeneration, arguments: Arguments) -> PictureFacts:
-    """Make picture.json."""
-    size = model.config.vision_config.image_size
-    if arguments.random:
-        return PictureFacts(size, size, files.MEAN, files.DEVIATION)
-    return files.cropped(Path(arguments.weights), size)
-
-
-def picture_prompt(model: LlavaForConditionalGeneration) -> PicturePrompt:
-    """Make picture_prompt.json."""
-    return files.llava_prompt(model.config.to_dict())

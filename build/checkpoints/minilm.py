@@ -14,6 +14,7 @@ from transformers import BertModel
 from conch.bundle import EngineFacts
 from serving.architectures.bert import Shape, TextEmbedder
 
+from ..pictures import Unsupported
 from . import renamed
 
 RULES = [
@@ -33,15 +34,11 @@ UNUSED = ("pooler.", "embeddings.position_ids")
 FIRST_TOKEN, MEAN = "pooling_mode_cls_token", "pooling_mode_mean_tokens"
 
 
-class UnsupportedCheckpoint(ValueError):
-    """A checkpoint that this family cannot read; the message says which part."""
-
-
 def load(folder: Path) -> tuple[Any, TextEmbedder]:
     """Load transformers' model and ours with the same weights in float32.
 
     Raises:
-        UnsupportedCheckpoint: another architecture, or another way of pooling.
+        Unsupported: another architecture, or another way of pooling.
     """
     theirs = BertModel.from_pretrained(folder, dtype=torch.float32, add_pooling_layer=False).eval()
     ours = TextEmbedder(shape(theirs.config, folder))
@@ -53,24 +50,24 @@ def shape(config: Any, folder: Path) -> Shape:
     """Read the shape from the checkpoint.
 
     Raises:
-        UnsupportedCheckpoint: see `load`.
+        Unsupported: see `load`.
     """
     kinds = (config.model_type, config.hidden_act, getattr(config, "position_embedding_type", "absolute"))
     if kinds != ("bert", "gelu", "absolute"):
-        raise UnsupportedCheckpoint(
+        raise Unsupported(
             f"{folder}/config.json: model type, activation and positions are {', '.join(map(str, kinds))}; "
             "this family has bert, gelu, absolute"
         )
     pooling = _read(folder / "1_Pooling" / "config.json")
     modes = [name for name, used in pooling.items() if name.startswith("pooling_mode_") and used is True]
     if modes not in ([FIRST_TOKEN], [MEAN]):
-        raise UnsupportedCheckpoint(
+        raise Unsupported(
             f"{folder}/1_Pooling/config.json asks for {', '.join(modes) or 'nothing'}; this family has "
             f"{FIRST_TOKEN} or {MEAN}"
         )
     steps = [str(row["type"]).rsplit(".", 1)[-1] for row in _read(folder / "modules.json")]
     if steps not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-        raise UnsupportedCheckpoint(
+        raise Unsupported(
             f"{folder}/modules.json has the modules {', '.join(steps)}; this family has Transformer, Pooling "
             "and, perhaps, Normalize"
         )

@@ -118,15 +118,19 @@ def _token(config: Config, default: int | None) -> int:
 @dataclass(frozen=True)
 class Looks:
     """How a family reads pictures: `facts` from preprocessor_config.json, `prompt` from config.json, `chat`
-    for the chat template where checkpoints have none.
+    for the chat template where checkpoints have none. `crops`: it cuts out the middle, as `cropped` does.
     """
 
     facts: Callable[[Path, int], PictureFacts]
     prompt: Callable[[Config], PicturePrompt]
     chat: str = ""
+    crops: bool = False
 
 
-LOOKS = {"llava": Looks(cropped, llava_prompt), "blip2": Looks(stretched, blip2_prompt, BLIP2_CHAT)}
+LOOKS = {
+    "llava": Looks(cropped, llava_prompt, crops=True),
+    "blip2": Looks(stretched, blip2_prompt, BLIP2_CHAT),
+}
 
 
 def size_of(config: Config) -> int:

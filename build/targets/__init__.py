@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from ..recipes import Recipe, TritonModel, Value
 
 
-# Exporters and what they read: their code shapes the engines of all targets that are not NVIDIA's tools alone.
+# The code of exporters and of what they read, which shapes their engines.
 EXPORTERS = ("build/checkpoints", "build/pictures", "serving/architectures")
 
 
 class Target:
-    """What builds and plans ask of a target. The defaults are those of one that is made of Python packages and
-    needs no GPU; its toolchain is the one of the same name in `conch.toolchains`.
+    """What builds and plans ask of a target. The defaults suit one of Python packages that needs no GPU; its
+    toolchain is the one of the same name in `conch.toolchains`.
 
     Attributes:
         name: in TARGET and in the families' TOML tables

@@ -61,20 +61,6 @@ class Texts(nn.Module):
         return found
 
 
-class Pictures(nn.Module):
-    """Map `pixel_values` [pictures, 3, size, size] in the encoder's precision to float32 [pictures,
-    dimensions].
-    """
-
-    def __init__(self, encoder: nn.Module) -> None:
-        super().__init__()
-        self.encoder = encoder
-
-    def forward(self, pixel_values: Tensor) -> Tensor:
-        found: Tensor = self.encoder(pixel_values)
-        return found
-
-
 def texts(name: str, encoder: nn.Module, vocabulary: int, dimensions: int) -> Graph:
     """Make the graph of a text encoder."""
     example = torch.ones(2, 5, dtype=torch.int32)
@@ -83,9 +69,11 @@ def texts(name: str, encoder: nn.Module, vocabulary: int, dimensions: int) -> Gr
 
 
 def pictures(name: str, encoder: nn.Module, size: int, dimensions: int, dtype: torch.dtype) -> Graph:
-    """Make the graph of a picture encoder."""
+    """Make the graph of a picture encoder: `pixel_values` [pictures, 3, size, size] in its precision to
+    float32 [pictures, dimensions].
+    """
     inputs = {"pixel_values": (torch.zeros(2, 3, size, size, dtype=dtype), (-1, 3, size, size))}
-    return Graph(name, Pictures(encoder), inputs, dimensions)
+    return Graph(name, encoder, inputs, dimensions)
 
 
 def lowered(model: nn.Module, dtype: torch.dtype) -> nn.Module:

@@ -75,7 +75,8 @@ def text(source: Path, engine: Path) -> Facts:
         _read(engine / "encoder" / "config.json"),
     )
     language = {**_read(source / "generation_config.json"), **config, **config.get("text_config", {})}
-    end = _first(language.get("eos_token_id"))
+    end = language.get("eos_token_id")
+    end = end[0] if isinstance(end, list) else end
     limit = int(config.get(PLACES.get(str(config.get("model_type")), ""), 1 << 30))
     facts = {
         "positions": min(decoder["build_config"]["max_seq_len"], limit),
@@ -99,10 +100,6 @@ def _decoder_start(source: Path, config: Facts) -> tuple[int, ...]:
         "forced_bos_token_id", config.get("forced_bos_token_id")
     )
     return (config["decoder_start_token_id"], *(() if forced is None else (forced,)))
-
-
-def _first(ids: int | list[int] | None) -> int | None:
-    return ids[0] if isinstance(ids, list) else ids
 
 
 def pictures(family: str, source: Path, engine: Path) -> Facts:

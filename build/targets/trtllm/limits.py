@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from conch.gpus import Gpu
@@ -52,6 +53,7 @@ def prompt_rows(parameters: Mapping[str, Any]) -> int:
     return int(parameters.get("visual_features", 0)) * int(parameters.get("max_num_images", 1))
 
 
+RAISE = "raise the first or lower the second"
 INTEGER = ("weight_only", "kv_cache", "quantization")  # knobs that may ask for kernels of INT8 and INT4
 
 
@@ -66,73 +68,44 @@ def check_possible(model: Model, recipe: Recipe, found: list[Gpu]) -> None:
     Raises:
         CatalogError: a combination of parallelism, precision, quantisation, limits and GPUs that cannot be.
     """
-    for refused, reason in (*_sizes(recipe.parameters, found), *_numbers(recipe.parameters, found)):
-        if refused:
-            raise CatalogError(f"{model.id}: {reason}")
+    if reason := next(chain(_sizes(recipe.parameters, found), _numbers(recipe.parameters, found)), ""):
+        raise CatalogError(f"{model.id}: {reason}")
 
 
-def _sizes(parameters: Mapping[str, Any], found: list[Gpu]) -> list[tuple[bool, str]]:
+def _sizes(parameters: Mapping[str, Any], found: list[Gpu]) -> Iterator[str]:
     """Return numbers of GPUs, rows, beams and tokens that contradict each other, with remedies."""
     get, ranks = parameters.get, world_size(parameters)
-    return [
-        (
-            ranks > max(len(found), 1),
+    if ranks > max(len(found), 1):
+        yield (
             f"TP_SIZE × PP_SIZE is {ranks}, its instance has {len(found)} GPU(s); give it more with "
-            "TRITON_i_GPUS, or set TP_SIZE=1 PP_SIZE=1",
-        ),
-        (
-            get("max_batch_size", 0) > get("engine_batch_size", 1 << 30),
-            f"ENGINE_BATCH_SIZE={get('engine_batch_size')} is less than "
-            f"MAX_BATCH_SIZE={get('max_batch_size')}; raise the first or lower the second",
-        ),
-        (
-            get("served_beam_width", 1) > get("max_beam_width", 1 << 30),
-            f"served_beam_width={get('served_beam_width')} is more than "
-            f"MAX_BEAM_WIDTH={get('max_beam_width')}; raise the first or lower the second",
-        ),
-        (
-            get("max_num_tokens", 1 << 30) < get("max_input_len", 0),
-            f"max_num_tokens={get('max_num_tokens')} is less than one input of {get('max_input_len')}; "
-            "raise it",
-        ),
-    ]
+            "TRITON_i_GPUS, or set TP_SIZE=1 PP_SIZE=1"
+        )
+    if (most := get("max_batch_size", 0)) > (least := get("engine_batch_size", 1 << 30)):
+        yield f"ENGINE_BATCH_SIZE={least} is less than MAX_BATCH_SIZE={most}; {RAISE}"
+    if (most := get("served_beam_width", 1)) > (least := get("max_beam_width", 1 << 30)):
+        yield f"served_beam_width={most} is more than MAX_BEAM_WIDTH={least}; {RAISE}"
+    if (tokens := get("max_num_tokens", 1 << 30)) < (longest := get("max_input_len", 0)):
+        yield f"max_num_tokens={tokens} is less than one input of {longest}; raise it"
 
 
-def _numbers(parameters: Mapping[str, Any], found: list[Gpu]) -> list[tuple[bool, str]]:
+def _numbers(parameters: Mapping[str, Any], found: list[Gpu]) -> Iterator[str]:
     """Return contradictions in precision and quantization, with remedies."""
     get = parameters.get
     capability = tuple(map(int, found[0].compute_capability.split("."))) if found else (99, 0)
     card = f"{found[0].name} has compute capability {found[0].compute_capability}" if found else ""
     half = get("precision") in ("float16", "bfloat16")
-    return [
-        (
-            # trtllm-build ends with a core dump there (NVIDIA/TensorRT-LLM#2760, k2-fsa/sherpa#709).
-            capability < (8, 0),
-            f"{card}, TensorRT-LLM needs 8.0 (Ampere); use a newer card, or TARGET=openvino",
-        ),
-        (
-            get("weight_only", "none") != "none" and not half,
-            f"WEIGHT_ONLY={get('weight_only')} needs PRECISION=float16 or bfloat16",
-        ),
-        (
-            get("quantization") == "fp8" and capability < (8, 9),
-            f"QUANTIZATION=fp8 needs compute capability 8.9, {card}; use smoothquant or none",
-        ),
-        (
-            bool(found)
-            and capability >= (10, 0)
-            and any(get(name, "none") in ("int8", "int4", "smoothquant") for name in INTEGER),
-            f"{card}, for which TensorRT-LLM cannot build INT8 or INT4 engines; unset "
-            f"{', '.join(name.upper() for name in INTEGER)}",
-        ),
-        (
-            get("quantization", "none") != "none"
-            and (get("weight_only") != "none" or get("kv_cache") != "none"),
-            f"QUANTIZATION={get('quantization')} brings its own weights and cache; unset WEIGHT_ONLY and "
-            "KV_CACHE",
-        ),
-        (
-            get("quantization", "none") != "none" and not half,
-            f"QUANTIZATION={get('quantization')} needs PRECISION=float16 or bfloat16",
-        ),
-    ]
+    quantized = get("quantization", "none")
+    if capability < (8, 0):  # trtllm-build dumps core there (NVIDIA/TensorRT-LLM#2760, k2-fsa/sherpa#709)
+        yield f"{card}, TensorRT-LLM needs 8.0 (Ampere); use a newer card, or TARGET=openvino"
+    if get("weight_only", "none") != "none" and not half:
+        yield f"WEIGHT_ONLY={get('weight_only')} needs PRECISION=float16 or bfloat16"
+    if quantized == "fp8" and capability < (8, 9):
+        yield f"QUANTIZATION=fp8 needs compute capability 8.9, {card}; use smoothquant or none"
+    integers = any(get(name, "none") in ("int8", "int4", "smoothquant") for name in INTEGER)
+    if found and capability >= (10, 0) and integers:
+        names = ", ".join(name.upper() for name in INTEGER)
+        yield f"{card}, for which TensorRT-LLM cannot build INT8 or INT4 engines; unset {names}"
+    if quantized != "none" and (get("weight_only") != "none" or get("kv_cache") != "none"):
+        yield f"QUANTIZATION={quantized} brings its own weights and cache; unset WEIGHT_ONLY and KV_CACHE"
+    if quantized != "none" and not half:
+        yield f"QUANTIZATION={quantized} needs PRECISION=float16 or bfloat16"

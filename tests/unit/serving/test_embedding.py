@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BertConfig, BertModel
 
-from build.checkpoints.minilm import UnsupportedCheckpoint
+from build.pictures import Unsupported
 from build.targets.openvino.export_encoder import export
 from build.targets.torch import export_encoder
 from conch.bundle import ENGINE
@@ -103,13 +103,13 @@ def test_the_longest_text(tmp_path: Path, longest: int, trained: int | None, pos
 
 def test_other_checkpoints_are_refused(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with pytest.raises(UnsupportedCheckpoint, match="pooling_mode_max_tokens; this family"):
+    with pytest.raises(Unsupported, match="pooling_mode_max_tokens; this family"):
         export("minilm", checkpoint(tmp_path / "a", "max_tokens"), out, "none", 0)
-    with pytest.raises(UnsupportedCheckpoint, match="bert, relu, absolute; this family"):
+    with pytest.raises(Unsupported, match="bert, relu, absolute; this family"):
         export("minilm", checkpoint(tmp_path / "b", hidden_act="relu"), out, "none", 0)
     folder = checkpoint(tmp_path / "c")
     (folder / "modules.json").write_text('[{"type": "a.Transformer"}, {"type": "a.Dense"}]')
-    with pytest.raises(UnsupportedCheckpoint, match=r"modules\.json has the modules Transformer, Dense"):
+    with pytest.raises(Unsupported, match=r"modules\.json has the modules Transformer, Dense"):
         export("minilm", folder, out, "none", 0)
 
 
