@@ -151,12 +151,14 @@ class Scheduler:
         encoded: more may have arrived by then, and a small batch takes nearly as long as a large one. With
         `most` fitting requests it does not wait, so that there is always something to encode.
         """
+        if not self.runtime.facts.encodes:
+            with self.wake:  # a shorter prompt may have come
+                self.waiting.extend(self.encoding)
+                self.encoding.clear()
         if self.encoding and not len(self.encoding) <= most <= min(len(self.waiting), self._free):
             return
         jobs = self._fitting(most)
         sources = [job for job in jobs if job.source is not None]
-        for job in jobs:
-            job.due = job.came + min(LONGEST, YIELDS * (len(job.prompt) - self._known(job)))
         try:
             for job, memory in zip(sources, self._encoded(sources), strict=True):
                 job.memory = memory
@@ -166,13 +168,13 @@ class Scheduler:
         self.admitting = []
 
     def begin(self, *, wait: bool = True) -> bool:
-        """Start requests whose inputs have been encoded; if nothing runs, `wait` for the first. Where prompts
-        are read in pieces, short ones are first. Returns whether any was started.
+        """Start requests whose inputs have been encoded; if nothing runs, `wait` for the first. Returns
+        whether any was started.
         """
         begun, most, read = False, self._prefill, 0
         reading = next((job for job in self.running if job.reads), None)
         while self.encoding:
-            job = min(self.encoding, key=lambda one: one.due) if most else self.encoding[0]
+            job = min(self.encoding, key=self._due)
             memory, known = job.memory, self._known(job)
             prompt = len(job.prompt) - known
             if memory is not None and not memory.ready(wait=wait and not self.running):
@@ -220,14 +222,24 @@ class Scheduler:
         with self.wake:
             jobs = self._aligning(most)
             free, most = self._free, most + len(jobs)
+            if free:
+                self.waiting = deque(sorted(self.waiting, key=self._due))
             while self.waiting and len(jobs) < most and self.waiting[0].sampling.beam_width <= free:
                 jobs.append(self.waiting.popleft())
                 free -= jobs[-1].sampling.beam_width
             self.admitting = jobs
         for job in jobs:
-            job.admitted = time.monotonic()
-            self.metrics.queue.observe(job.admitted - job.came)
+            if not job.admitted:
+                job.admitted = time.monotonic()
+                self.metrics.queue.observe(job.admitted - job.came)
         return jobs
+
+    def _due(self, job: Job) -> float:
+        """Return the time by which requests join: a prompt's own is later the more of it must be read."""
+        if not job.due:
+            unread = 0 if self.runtime.facts.encodes else len(job.prompt) - self._known(job)
+            job.due = job.came + min(LONGEST, YIELDS * unread)
+        return job.due
 
     @property
     def _free(self) -> int:

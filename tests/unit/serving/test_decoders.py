@@ -126,7 +126,7 @@ def test_pieces_are_read_with_the_steps_of_other_rows(
         for i, one in enumerate(jobs):  # they end one by one
             penalty = 1.0 if i < FEW else one.sampling.repetition_penalty
             one.sampling = replace(one.sampling, max_tokens=2 + 7 * i % 11, repetition_penalty=penalty)
-            one.strategy = strategy(one.prompt, one.sampling)
+            one.strategy, one.due = strategy(one.prompt, one.sampling), 1.0 + i  # they join in this order
         for one in jobs:
             scheduler.submit(one)
         scheduler.start()

@@ -47,7 +47,7 @@ class Encoding:
 class Engine(RunningBatch):
     """A Runtime that writes down what it is asked."""
 
-    facts: Any = SimpleNamespace(positions=64, aligns=True, attends=True, vocabulary=4)
+    facts: Any = SimpleNamespace(positions=64, aligns=True, attends=True, vocabulary=4, encodes=True)
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, int]] = []
@@ -417,6 +417,16 @@ def test_short_prompts_are_read_before_long_ones() -> None:
         joined(scheduler)
     pieces = [piece for step in engine.read[1:] for piece in step if piece]
     assert pieces == [(0, 4), (4, 4), (8, 3), (0, 4), (4, 4), (8, 1), (0, 4), (4, 4), (8, 4)]
+
+
+def test_prompts_that_wait_take_no_rows() -> None:
+    """So a short one that comes later finds one."""
+    engine = Reads()
+    scheduler = Scheduler(engine, Limits(max_rows=3, prefill_tokens=4))
+    for one in (job(2, 30), job(12, 1), job(13, 1), job(3, 1)):
+        scheduler.submit(one)
+        joined(scheduler)
+    assert engine.read[-1] == [None, (8, 4), (0, 3)]
 
 
 @pytest.mark.parametrize("cached", [0, 8])
