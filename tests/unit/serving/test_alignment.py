@@ -59,6 +59,7 @@ def test_the_formula_is_openais() -> None:
     for row in range(30):
         scores[:, row, 5 * row : 5 * row + 12] += 3.0
     head, frames = 3, 170
+    scores[:, :, frames:] += rng.uniform(0.0, 9.0, (4, 30, 1)).astype(np.float32)  # counts for nothing
     whole = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
     weights = np.exp(scores[:, :, :frames]) / np.exp(scores[:, :, :frames]).sum(-1, keepdims=True)
     weights = (weights - weights.mean(-2, keepdims=True)) / weights.std(-2, keepdims=True)
