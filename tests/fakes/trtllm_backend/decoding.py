@@ -1,9 +1,10 @@
 """How TensorRT-LLM chooses tokens, from its kernels: penaltyKernels.cu, samplingTopKKernels.cu,
-samplingTopPKernels.cu, stopCriteriaKernels.cu, and runtime/samplingConfig.h (`validate`), as they stood about
-0.20.0. What no test asks for is not here: beams, banned words, and penalties.
+samplingTopPKernels.cu, stopCriteriaKernels.cu, beamSearchKernels, and runtime/samplingConfig.h (`validate`),
+as they stood about 0.20.0.
 
-What matters for those who read the figures: log probabilities are those after bias and temperature; among the
-top k only where they are normalised; the end id is never part of a sequence, a stop word always is.
+What matters for those who read the figures: log probabilities are those after bias, temperature and
+penalties; among the top k only where they are normalised; penalties count the prompt too; the end id is never
+part of a sequence, a stop word always is.
 """
 
 from dataclasses import dataclass, replace
@@ -12,8 +13,8 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Generated:
-    """The text so far."""
+class Beam:
+    """What was generated."""
 
     tokens: tuple[int, ...] = ()
     log_probs: tuple[float, ...] = ()
@@ -42,34 +43,52 @@ def log_softmax(logits):
 class Decoding:
     """One request on its way."""
 
-    def __init__(self, request, *, normalize):
-        self.request, self.normalize, self.sampling = request, normalize, effective(request.sampling)
+    def __init__(self, request, vocabulary, *, normalize):
+        self.request, self.vocabulary, self.normalize = request, vocabulary, normalize
+        self.sampling = effective(request.sampling)
         self.random = np.random.default_rng(self.sampling.seed)
-        self.text, self.limit = Generated(), request.max_new_tokens
+        self.beams = [Beam() for _ in range(self.sampling.beam_width)]
+        self.ended = []  # beams that have ended, with their scores
+        self.limit = request.max_new_tokens
 
-    def adjusted(self, logits):
-        """batchApplyPenalty."""
-        out, temperature = logits.astype(np.float64), self.sampling.temperature
+    def penalised(self, logits, beam):
+        """batchApplyPenalty, then banned words."""
+        out, sampling = logits.astype(np.float64), self.sampling
         if self.request.bias is not None:
             out += self.request.bias
-        if temperature is not None and abs(temperature - 1.0) > 1e-9:
-            out *= 1.0 / (temperature + 1e-6)
-        if len(self.text.tokens) < self.sampling.min_tokens and self.request.end_id is not None:
+        if sampling.temperature is not None and abs(sampling.temperature - 1.0) > 1e-9:
+            out *= 1.0 / (sampling.temperature + 1e-6)
+        if (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty) != (
+            1.0,
+            0.0,
+            0.0,
+        ):
+            seen, counts = np.unique([*self.request.tokens, *beam.tokens], return_counts=True)
+            out[seen] = np.where(
+                out[seen] < 0,
+                out[seen] * sampling.repetition_penalty,
+                out[seen] / sampling.repetition_penalty,
+            )
+            out[seen] -= sampling.presence_penalty + sampling.frequency_penalty * counts
+        if len(beam.tokens) < sampling.min_tokens and self.request.end_id is not None:
             out[self.request.end_id] = -np.inf
+        whole = (*self.request.tokens, *beam.tokens)
+        for word in self.request.bad_words:
+            if len(word) == 1 or whole[len(whole) - len(word) + 1 :] == word[:-1]:
+                out[word[-1]] = -np.inf
         return out
 
     def advance(self, logits):
-        """Choose a token by logits [vocabulary]."""
-        log_probs = log_softmax(self.adjusted(logits))
+        """Take logits [beams, vocabulary]; the parents of the rows that go on."""
+        parents = self._search(logits) if self.sampling.beam_width > 1 else self._sample(logits[0])
+        return [] if all(beam.done for beam in self.beams) else parents
+
+    def _sample(self, logits):
+        beam = self.beams[0]
+        log_probs = log_softmax(self.penalised(logits, beam))
         token, chosen = self._draw_top_k(log_probs) if self.sampling.top_k else self._draw_top_p(log_probs)
-        cumulative = self.text.cumulative + float(log_probs[token])
-        if token == self.request.end_id:
-            self.text = replace(self.text, cumulative=cumulative, done=True)
-            return
-        tokens = (*self.text.tokens, token)
-        stopped = any(tokens[len(tokens) - len(word) :] == word for word in self.request.stop_words if word)
-        done = stopped or len(tokens) >= self.limit
-        self.text = Generated(tokens, (*self.text.log_probs, chosen), cumulative, done)
+        self.beams = [self._plus(beam, token, chosen, float(log_probs[token]))]
+        return [0]
 
     def _draw_top_k(self, log_probs):
         top = np.argsort(-log_probs, kind="stable")[: self.sampling.top_k]
@@ -84,3 +103,41 @@ class Decoding:
         n = int(np.searchsorted(total, self.random.uniform() * self.sampling.top_p))
         token = int(order[min(n, len(order) - 1)])
         return token, float(log_probs[token])
+
+    def _plus(self, beam, token, log_prob, full):
+        if token == self.request.end_id:
+            return replace(beam, cumulative=beam.cumulative + full, done=True)
+        tokens = (*beam.tokens, token)
+        stopped = any(tokens[len(tokens) - len(word) :] == word for word in self.request.stop_words if word)
+        return Beam(
+            tokens, (*beam.log_probs, log_prob), beam.cumulative + full, stopped or len(tokens) >= self.limit
+        )
+
+    def _search(self, logits):
+        """Twice as many candidates as beams; ended ones are kept apart, as many as beams, and then it is over
+        (early_stopping is 1 by default).
+        """
+        width = self.sampling.beam_width
+        rows = np.stack(
+            [log_softmax(self.penalised(row, beam)) for row, beam in zip(logits, self.beams, strict=False)]
+        )
+        rows = rows[:1] if not self.beams[0].tokens else rows
+        totals = rows + np.array([[beam.cumulative] for beam in self.beams[: len(rows)]])
+        going, parents = [], []
+        for flat in np.argsort(-totals, axis=None, kind="stable")[: 2 * width]:
+            parent, token = divmod(int(flat), totals.shape[1])
+            beam = self._plus(
+                self.beams[parent], token, float(rows[parent, token]), float(rows[parent, token])
+            )
+            if beam.done:
+                self.ended.append(
+                    (beam.cumulative / max(len(beam.tokens), 1) ** self.sampling.length_penalty, beam)
+                )
+            elif len(going) < width:
+                going.append(beam)
+                parents.append(parent)
+        if len(self.ended) >= width or not going:
+            self.beams = [beam for _, beam in sorted(self.ended, key=lambda pair: -pair[0])[:width]]
+            return []
+        self.beams = going
+        return parents

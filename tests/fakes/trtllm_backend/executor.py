@@ -14,8 +14,6 @@ import numpy as np
 from decoding import Decoding
 from wire import TllmError, check
 
-EXECUTOR = "tensorrt_llm/executor/executorImpl.cpp"
-
 
 @dataclass(frozen=True)
 class Limits:
@@ -24,6 +22,7 @@ class Limits:
     max_batch_size: int
     max_input_len: int
     max_seq_len: int
+    max_beam_width: int
     max_queue_size: int
     vocabulary: int
     max_encoder_input_len: int | None = None
@@ -46,6 +45,7 @@ class Active:
     session: object = None
     logits: list = field(default_factory=list)
     sent: int = 0
+    parents: list = field(default_factory=lambda: [0])
 
 
 class Blocks:
@@ -81,19 +81,21 @@ class Executor:
         self.network, self.limits = network, limits
         self.blocks = Blocks(limits.vocabulary)
         self.ids, self.queue, self.active, self.cancelled = itertools.count(1), deque(), [], set()
-        self.wake, self.stopping = threading.Condition(), False
+        self.wake, self.stopping, self.most_at_once = threading.Condition(), False, 0
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
     def enqueue(self, requests, respond):
-        """enqueueRequests: all or none; the ids. `respond(row, text, cumulative, logits, final, error)` is
-        called from the loop.
+        """enqueueRequests: all or none; the ids. `respond(row, beams, logits, final, error)` is called from
+        the loop.
         """
         with self.wake:
             most = self.limits.max_queue_size
             if most > 0 and len(self.queue) + len(requests) > most:
-                said = f"Maximum queue size of {most} has been reached, please try again later"
-                raise TllmError(said, f"{EXECUTOR}:1032")
+                raise TllmError(
+                    f"Maximum queue size of {most} has been reached, please try again later",
+                    "tensorrt_llm/executor/executorImpl.cpp:1032",
+                )
             found = [
                 Active(next(self.ids), request, lambda *a, row=row: respond(row, *a))
                 for row, request in enumerate(requests)
@@ -125,13 +127,19 @@ class Executor:
                 self._finish_cancelled(one)
             for one in (one for one in fresh if one.id not in cancelled):
                 self._admit(one)
+            self.most_at_once = max(self.most_at_once, len(self.active))
             for one in list(self.active):
                 self._step(one)
 
     def _fetch(self):
-        """getLeaderNewReqWithIds: in their order."""
-        room = self.limits.max_batch_size - len(self.active)
-        return [self.queue.popleft() for _ in range(min(room, len(self.queue)))]
+        """getLeaderNewReqWithIds: requests of one beam width at a time, in their order."""
+        fresh = []
+        while self.queue and len(self.active) + len(fresh) < self.limits.max_batch_size:
+            operating = next((one.request.sampling.beam_width for one in [*self.active, *fresh]), None)
+            if operating not in (None, self.queue[0].request.sampling.beam_width):
+                break
+            fresh.append(self.queue.popleft())
+        return fresh
 
     def _finish_cancelled(self, one):
         """finishByReason(kCANCELLED), clearGeneratedTokens: a final response without tokens."""
@@ -142,10 +150,16 @@ class Executor:
             self.queue.remove(one)
         print(
             f"contract backend: request {one.id} was cancelled after "
-            f"{0 if one.decoding is None else len(one.decoding.text.tokens)} tokens",
+            f"{0 if one.decoding is None else len(one.decoding.beams[0].tokens)} tokens",
             flush=True,
         )
-        one.respond(((), ()), 0.0, None, True, None)
+        one.respond(
+            [((), ())] * one.request.sampling.beam_width,
+            [0.0] * one.request.sampling.beam_width,
+            None,
+            True,
+            None,
+        )
 
     def _admit(self, one):
         try:
@@ -190,13 +204,19 @@ class Executor:
         in_range = request.end_id is None or -1 <= request.end_id < size
         check(in_range, f"EndId ({request.end_id}) is not within acceptable range [-1, {size}).", place)
         if request.features is not None and limits.max_encoder_input_len is not None:
-            frames, most = len(request.features), limits.max_encoder_input_len
-            said = f"Encoder length ({frames}) exceeds maximum encoder input length ({most})."
-            check(frames <= most, said, place)
+            frames = len(request.features)
+            fits = frames <= limits.max_encoder_input_len
+            check(
+                fits,
+                f"Encoder length ({frames}) exceeds maximum encoder input length "
+                f"({limits.max_encoder_input_len}).",
+                place,
+            )
         if longest > limits.max_input_len:
             raise TllmError(
                 f"Prompt length ({longest}) exceeds maximum input length ({limits.max_input_len}). Set log "
-                "level to info and check TRTGptModel logs for how maximum input length is set",
+                "level to info and check "
+                "TRTGptModel logs for how maximum input length is set",
                 place,
             )
         rows = 0 if request.table is None else len(request.table)
@@ -211,55 +231,101 @@ class Executor:
             check(request.extra_ids is not None, said, place)
         sampling = request.sampling
         check(sampling.top_p is None or sampling.top_p <= 1.0, "Incorrect sampling config", place)
-        check(sampling.num_return_sequences in (None, 1), "Incorrect sampling config", place)
+        check(
+            sampling.num_return_sequences in (None, 1)
+            or sampling.num_return_sequences <= sampling.beam_width,
+            "Incorrect sampling config",
+            place,
+        )
+        said = (
+            f"Requested beam width {sampling.beam_width} is larger than configured max beam width "
+            f"{limits.max_beam_width}"
+        )
+        check(
+            sampling.beam_width <= limits.max_beam_width,
+            said,
+            "tensorrt_llm/batch_manager/trtGptModelInflightBatching.cpp:1520",
+        )
         said = "Return context logit need to build engine with gather_context_logits"
-        check(not request.context_logits or limits.gather_context_logits, said, f"{EXECUTOR}:1470")
+        check(
+            not request.context_logits or limits.gather_context_logits,
+            said,
+            "tensorrt_llm/executor/executorImpl.cpp:1470",
+        )
         said = "To return generation logits, gather_generation_logits must be enabled in ExecutorConfig"
-        check(not request.generation_logits or limits.gather_generation_logits, said, f"{EXECUTOR}:1478")
-        said = "The embedding bias shape is not as expected. Expected last dimension to be same as vocab size"
-        fits = request.bias is None or len(request.bias) == size
-        check(fits, f"{said}: {size}.", "tensorrt_llm/batch_manager/createNewDecoderRequests.cpp:220")
-        decoding = Decoding(request, normalize=limits.normalize)
+        check(
+            not request.generation_logits or limits.gather_generation_logits,
+            said,
+            "tensorrt_llm/executor/executorImpl.cpp:1478",
+        )
+        said = (
+            "The embedding bias shape is not as expected. Expected last dimension to be same as vocab size: "
+            f"{size}."
+        )
+        check(
+            request.bias is None or len(request.bias) == size,
+            said,
+            "tensorrt_llm/batch_manager/createNewDecoderRequests.cpp:220",
+        )
+        decoding = Decoding(request, size, normalize=limits.normalize)
         decoding.limit = min(request.max_new_tokens, limits.max_seq_len - longest)
         return decoding
 
     def _step(self, one):
-        """One more token; createResult."""
+        """A token for each beam; createResult."""
         request, decoding = one.request, one.decoding
         try:
-            logits = one.session.step(decoding.text.tokens[-1:] or request.tokens)
-            decoding.advance(logits)
+            ids = [beam.tokens[-1:] or request.tokens for beam in decoding.beams]
+            first = not decoding.beams[0].tokens
+            logits = one.session.step(ids[:1] if first else ids, one.parents)
+            logits = np.repeat(logits, len(ids), 0) if first else logits
+            one.parents = decoding.advance(logits)
+            if first and one.parents:
+                one.parents = [0] * len(one.parents)
         except Exception as error:  # noqa: BLE001  # as the C++ does
             self.active.remove(one)
-            said = f"Executor failed process requestId {one.id} due to the following error: {error}"
-            one.respond(None, None, None, True, said)
+            one.respond(
+                None,
+                None,
+                None,
+                True,
+                f"Executor failed process requestId {one.id} due to the following error: {error}",
+            )
             return
         if request.generation_logits:
             one.logits.append(logits)
-        self._respond(one, decoding.text)
+        self._respond(one, final=not one.parents)
 
-    def _respond(self, one, text):
-        request = one.request
-        if text.done:
+    def _respond(self, one, *, final):
+        request, beams = one.request, one.decoding.beams
+        if final:
             self.active.remove(one)
             one.session.close()
-        elif not (request.streaming and len(text.tokens) > one.sent):
+        longest = max(len(beam.tokens) for beam in beams)
+        growing = request.streaming and len(beams) == 1
+        if not final and not (request.streaming and longest > one.sent):
             return
-        start = one.sent if request.streaming else 0
-        prompt = () if request.exclude_input or request.streaming else request.tokens
-        ids, logits = (*prompt, *text.tokens[start:]), self._logits(one, start, len(text.tokens))
-        one.respond((ids, text.log_probs), text.cumulative, logits, text.done, None)
-        one.sent = len(text.tokens)
+        start, prompt = (
+            one.sent if growing else 0,
+            () if request.exclude_input or request.streaming else request.tokens,
+        )
+        rows = [((*prompt, *beam.tokens[start:]), beam.log_probs) for beam in beams]
+        one.respond(rows, [beam.cumulative for beam in beams], self._logits(one, start, longest), final, None)
+        one.sent = longest
 
-    def _logits(self, one, start, end):
+    def _logits(self, one, start, longest):
         """allocGenerationLogitsHost: [beams, max_new_tokens, vocabulary]; for streams [tokens, beams,
         vocabulary], of the new tokens.
         """
-        request, size = one.request, self.limits.vocabulary
+        request = one.request
         if not request.generation_logits:
             return None
         if request.streaming:
-            return np.array(one.logits[start:end], np.float32).reshape(-1, 1, size)
-        whole = np.zeros((1, one.decoding.limit, size), np.float32)
-        whole[0, : len(one.logits)] = np.stack(one.logits)
+            return (
+                np.stack(one.logits[start:longest])
+                if longest > start
+                else np.zeros((0, len(one.decoding.beams), self.limits.vocabulary), np.float32)
+            )
+        whole = np.zeros((len(one.decoding.beams), one.decoding.limit, self.limits.vocabulary), np.float32)
+        whole[:, : len(one.logits)] = np.stack(one.logits, 1)
         return whole

@@ -43,10 +43,6 @@ NUMPY = {
 }
 
 
-def refuse(text):
-    raise pb_utils.TritonModelException(text)
-
-
 class Parameters:
     """ModelState::GetParameter."""
 
@@ -55,7 +51,7 @@ class Parameters:
 
     def must(self, name):
         if name not in self.values:
-            refuse(
+            raise pb_utils.TritonModelException(
                 f"unexpected error when creating modelInstanceState: Cannot find parameter with name: {name}"
             )
         return self.values[name]
@@ -84,24 +80,26 @@ def engine_of(config):
     """
     given = Parameters(config)
     if given.values.get("gpt_model_type") not in ("inflight_fused_batching", "inflight_batching", "V1", "v1"):
-        refuse("Invalid gpt_model_type. Must be v1/inflight_batching/inflight_fused_batching.")
+        raise pb_utils.TritonModelException(
+            "Invalid gpt_model_type. Must be v1/inflight_batching/inflight_fused_batching."
+        )
     for name in ("tokenizer_dir", "xgrammar_tokenizer_info_path", "guided_decoding_backend"):
         given.must(name)
     decoder, encoder = given.folder("gpt_model_path"), given.folder("encoder_model_path")
     if decoder is None:
-        refuse("Both encoder and decoder model paths are empty")
+        raise pb_utils.TritonModelException("Both encoder and decoder model paths are empty")
     cross = given.values.get("cross_kv_cache_fraction")
     if encoder is not None and not cross:
-        refuse("crossKvCacheFraction must be set for encoder-decoder model")
+        raise pb_utils.TritonModelException("crossKvCacheFraction must be set for encoder-decoder model")
     if encoder is None and cross:
-        refuse("Do not set crossKvCacheFraction for decoder-only model")
+        raise pb_utils.TritonModelException("Do not set crossKvCacheFraction for decoder-only model")
     found = [
         json.loads((folder / "config.json").read_text()) if folder else None for folder in (decoder, encoder)
     ]
     if found[0]["pretrained_config"]["mapping"]["world_size"] != WORLD:
-        refuse(f"MPI size {WORLD} differs from the engine's world size")
+        raise pb_utils.TritonModelException(f"MPI size {WORLD} differs from the engine's world size")
     if config["max_batch_size"] > found[0]["build_config"]["max_batch_size"]:
-        refuse("max_batch_size exceeds the engine's")
+        raise pb_utils.TritonModelException("max_batch_size exceeds the engine's")
     return given, *(
         one and {**one["build_config"], "hidden_size": one["pretrained_config"]["hidden_size"]}
         for one in found
@@ -114,6 +112,7 @@ def limits_of(config, given, decoder, encoder, vocabulary):
         decoder["max_batch_size"],
         decoder["max_input_len"],
         decoder["max_seq_len"],
+        given.number("max_beam_width", 1),
         int(queue),
         vocabulary,
         encoder and encoder["max_input_len"],
@@ -132,10 +131,15 @@ class Reply:
     """
 
     def __init__(self, request, wanted):
-        self.sender, self.names = request.get_response_sender(), set(request.requested_output_names())
-        self.wanted, self.pending, self.ids, self.id = wanted, len(wanted), [], request.request_id()
+        self.sender, self.names, self.pending, self.wanted = (
+            request.get_response_sender(),
+            set(request.requested_output_names()),
+            0,
+            wanted,
+        )
+        self.ids, self.id = [], request.request_id()
 
-    def respond(self, row, text, cumulative, logits, final, error):
+    def respond(self, row, beams, cumulative, logits, final, error):
         """WaitForResponse, fillTritonResponse."""
         self.pending -= int(final)
         flags = FINAL if final and not self.pending else 0
@@ -147,25 +151,38 @@ class Reply:
         if error is not None:
             self.sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(error)), flags)
             return
-        arrays = self._arrays(row, text, cumulative, logits)
-        tensors = [pb_utils.Tensor(name, array) for name, array in arrays.items() if name in self.names]
-        self.sender.send(pb_utils.InferenceResponse(tensors), flags)
+        arrays = self._arrays(row, beams, cumulative, logits)
+        self.sender.send(
+            pb_utils.InferenceResponse(
+                [pb_utils.Tensor(name, array) for name, array in arrays.items() if name in self.names]
+            ),
+            flags,
+        )
 
-    def _arrays(self, row, text, cumulative, logits):
-        """New ids, but log probabilities of all ids so far: createResult slices the one and not the other."""
-        ids, probs = text
+    def _arrays(self, row, beams, cumulative, logits):
+        """New ids, but log probabilities of all ids so far: createResult slices the one and not the other.
+        Rows are filled up with -1.
+        """
+        request = self.wanted[row]
         arrays = {
-            "output_ids": np.array([[ids]], np.int32),
-            "sequence_length": np.array([[len(ids)]], np.int32),
+            "output_ids": filled([ids for ids, _ in beams], np.int32),
+            "sequence_length": np.array([[len(ids) for ids, _ in beams]], np.int32),
         }
-        if self.wanted[row].log_probs:
-            arrays["output_log_probs"] = np.array([[probs]], np.float32)
-            arrays["cum_log_probs"] = np.array([[cumulative]], np.float32)
+        if request.log_probs:
+            arrays["output_log_probs"] = filled([probs for _, probs in beams], np.float32)
+            arrays["cum_log_probs"] = np.array([cumulative], np.float32)
         if logits is not None:
             arrays["generation_logits"] = np.asarray(logits, np.float32)[None]
         if len(self.wanted) > 1:
             arrays["batch_index"] = np.array([[row]], np.int32)
         return arrays
+
+
+def filled(rows, dtype):
+    longest = max(len(row) for row in rows)
+    return np.array([[*row, *[-1] * (longest - len(row))] for row in rows], dtype).reshape(
+        1, len(rows), longest
+    )
 
 
 class TritonPythonModel:
@@ -211,11 +228,14 @@ class TritonPythonModel:
         exclude = self.parameters.flag("exclude_input_in_output", False)
         wanted = requests_of(inputs, encoder=self.encoder, decoupled=self.decoupled, exclude_input=exclude)
         reply = Reply(request, wanted)
+        reply.pending = len(wanted)
         with self.lock:
             reply.ids = self.executor.enqueue(wanted, reply.respond)
             self.open[id(reply)] = reply
-            inside = sum(one.pending > 0 for one in self.open.values())
-            print(f"contract backend: {inside} requests inside", flush=True)
+            print(
+                f"contract backend: {sum(one.pending > 0 for one in self.open.values())} requests inside",
+                flush=True,
+            )
 
     def _stop(self, request):
         """handleStopRequest: an empty response, whether or not a request of that id runs."""

@@ -5,7 +5,7 @@ What that file does not look at is not looked at here: `decoder_input_lengths` n
 where a request has several rows.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -22,7 +22,6 @@ NOT_PLAYED = (
     "guided_decoding_guide_type",
     "context_phase_params",
 )
-NEUTRAL = {"beam_width": 1, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 
 
 class TllmError(Exception):
@@ -48,10 +47,16 @@ def check(true, message, place):
 class Sampling:
     """executor::SamplingConfig; None is an optional without a value."""
 
+    beam_width: int = 1
     top_k: int | None = None
     top_p: float | None = None
     temperature: float | None = None
     min_tokens: int = 0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    length_penalty: float = 0.0  # layers::DefaultDecodingParams
+    diversity_rate: float = 0.0
     seed: int = 0
     num_return_sequences: int | None = None
 
@@ -68,6 +73,7 @@ class Request:
     end_id: int | None = None
     encoder_tokens: tuple[int, ...] = ()
     features: np.ndarray | None = None
+    bad_words: tuple[tuple[int, ...], ...] = ()
     stop_words: tuple[tuple[int, ...], ...] = ()
     bias: np.ndarray | None = None
     log_probs: bool = False
@@ -75,6 +81,7 @@ class Request:
     context_logits: bool = False
     table: np.ndarray | None = None
     extra_ids: tuple[int, ...] | None = None
+    rows: int = field(default=1, compare=False)
 
 
 def split(inputs):
@@ -142,18 +149,31 @@ def sampling_of(inputs):
     """getSamplingConfigFromTensors, and the checks of executor::SamplingConfig's constructor."""
     top_p = scalar(inputs, "runtime_top_p")
     found = Sampling(
+        scalar(inputs, "beam_width", 1),
         scalar(inputs, "runtime_top_k"),
         None if top_p is not None and top_p <= 0 else top_p,
         scalar(inputs, "temperature"),
         scalar(inputs, "min_tokens", 0),
+        scalar(inputs, "repetition_penalty", 1.0),
+        scalar(inputs, "presence_penalty", 0.0),
+        scalar(inputs, "frequency_penalty", 0.0),
+        scalar(inputs, "len_penalty", 0.0),
+        scalar(inputs, "beam_search_diversity_rate", 0.0),
         scalar(inputs, "seed", 0),
         scalar(inputs, "num_return_sequences"),
     )
     for true, said in (
+        (
+            0 < found.beam_width <= 1024,
+            "beamWidth > 0 && beamWidth <= static_cast<SizeType32 "
+            "const>(tensorrt_llm::kernels::kMaxBeamWidth)",
+        ),
         (found.top_k is None or found.top_k >= 0, "topK.value() >= 0"),
         (found.top_p is None or found.top_p <= 1, "topP.value() <= 1.f"),
         (found.temperature is None or found.temperature >= 0, "temperature.value() >= 0.f"),
         (found.min_tokens >= 0, "minTokens.value() >= 0"),
+        (found.repetition_penalty > 0, "repetitionpenalty.value() > 0.f"),
+        (found.diversity_rate >= 0, "beamSearchDiversityRate.value() >= 0.f"),
         (
             found.num_return_sequences is None or found.num_return_sequences > 0,
             "numReturnSequences.value() > 0",
@@ -176,7 +196,7 @@ def requests_of(inputs, *, encoder, decoupled, exclude_input):
         raise TllmError(
             "Streaming is only supported if model is deployed using decoupled mode.", "utils.cc:905"
         )
-    return [_request(row, streaming, encoder, exclude_input) for row in rows]
+    return [_request(row, streaming, encoder, exclude_input, len(rows)) for row in rows]
 
 
 def prompt_tuning(row, tokens):
@@ -196,12 +216,10 @@ def prompt_tuning(row, tokens):
     return table, extra if extra is not None and len(extra) == len(tokens) else None
 
 
-def _request(row, streaming, encoder, exclude_input):
-    unusual = [name for name in (*UNDEFINED, *NOT_PLAYED) if name in row and row[name].size]
-    unusual += [name for name, usual in NEUTRAL.items() if scalar(row, name, usual) != usual]
-    unusual += ["bad_words_list"] if word_list(vector(row, "bad_words_list")) else []
-    if unusual:
-        raise TllmError(f"{unusual[0]} is not played by this stand-in", "stand-in")
+def _request(row, streaming, encoder, exclude_input, rows):
+    for name in (*UNDEFINED, *NOT_PLAYED):
+        if name in row and row[name].size:
+            raise TllmError(f"{name} is not played by this stand-in", "stand-in")
     tokens, features = vector(row, "input_ids"), row.get("encoder_input_features")
     if tokens is None and features is None:
         raise TllmError("input_ids or encoder_input_features is not present in the request.", "utils.cc:950")
@@ -225,10 +243,12 @@ def _request(row, streaming, encoder, exclude_input):
         scalar(row, "end_id"),
         encoded,
         None if features is None else np.asarray(features, np.float32).reshape(features.shape[-2:]),
+        word_list(vector(row, "bad_words_list")),
         word_list(vector(row, "stop_words_list")),
         bias if bias is not None and bias.size else None,
         bool(scalar(row, "return_log_probs", False)),
         bool(scalar(row, "return_generation_logits", False)),
         bool(scalar(row, "return_context_logits", False)),
         *prompt_tuning(row, tokens),
+        rows,
     )
