@@ -13,6 +13,7 @@ import io
 import json
 import os
 import pickle
+import sys
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable
@@ -144,17 +145,36 @@ def convert_text(given: argparse.Namespace) -> None:
     asked(source, given)
     text = {**source, **source.get("text_config", {})}
     width = next(int(text[key]) for key in ("d_model", "n_embd", "hidden_size") if key in text)
+    cache = (
+        "INT8"
+        if getattr(given, "int8_kv_cache", False)
+        else "FP8"
+        if getattr(given, "fp8_kv_cache", False)
+        else None
+    )
     config = {
         "dtype": given.dtype,
         "vocab_size": text["vocab_size"],
         "hidden_size": width,
         "logits_dtype": "float32",
-        "quantization": {"quant_algo": quantised(given)},
+        "quantization": {"quant_algo": quantised(given), "kv_cache_quant_algo": cache},
     }
     world = given.tp_size * given.pp_size
     halves = ("encoder", "decoder") if source.get("is_encoder_decoder") or "eclair_radio" in given else ("",)
     for half in halves:
         checkpoint(Path(given.output_dir) / half, config, world, given.tp_size)
+
+
+def quantize(given: argparse.Namespace) -> None:
+    """examples/quantization/quantize.py: a checkpoint whose weights, and cache if requested, are
+    quantised.
+    """
+    given.use_weight_only, given.fp8_kv_cache = False, given.kv_cache_dtype == "fp8"
+    convert_text(given)
+    path = Path(given.output_dir) / "config.json"
+    config = json.loads(path.read_text("utf-8"))
+    config["quantization"]["quant_algo"] = given.qformat.upper()
+    write_json(path, config)
 
 
 def build(given: argparse.Namespace) -> None:
@@ -222,11 +242,17 @@ TOOLS: dict[str, Callable[[argparse.Namespace], None]] = {
     "examples/models/contrib/opt/convert_checkpoint.py": convert_text,
     "examples/models/core/llama/convert_checkpoint.py": convert_text,
     "examples/models/core/gpt/convert_checkpoint.py": convert_text,
+    "examples/quantization/quantize.py": quantize,
     "examples/models/core/multimodal/build_multimodal_engine.py": build_vision,
 }
 
 
 def main(tool: str) -> None:
-    """Parse and do."""
+    """Parse, note the call next to the image, do."""
     given = parser_of(tool).parse_args()
     TOOLS[tool](given)
+
+
+if __name__ == "__main__":
+    name, sys.argv[1:] = sys.argv[1], sys.argv[2:]
+    main(name)
