@@ -105,14 +105,19 @@ class MilvusVectors:
         await self._run(work)
 
     async def put(
-        self, collection: str, build: str, chunks: Sequence[int], values: NDArray[np.float32]
+        self,
+        collection: str,
+        build: str,
+        chunks: Sequence[int],
+        values: NDArray[np.float32],
+        first: int = 0,
     ) -> None:
-        """Write the passages of a build, their vectors [passages, dimensions], and the chunk that is returned
-        for each, replacing existing ones.
+        """Write the passages `first`, `first` + 1, … of a build, their vectors [passages, dimensions], and
+        the chunk that is returned for each, replacing existing ones.
         """
         rows: list[dict[str, Any]] = [
             {"id": f"{build}/{n}", "build": build, "passage": n, "chunk": int(chunk), "vector": value}
-            for n, (chunk, value) in enumerate(zip(chunks, values, strict=True))
+            for n, (chunk, value) in enumerate(zip(chunks, values, strict=True), first)
         ]
         for start in range(0, len(rows), AT_ONCE):
             part = rows[start : start + AT_ONCE]

@@ -384,7 +384,7 @@ async def test_a_write_that_comes_late_is_removed(
         assert await sweep(library) == 1
         assert not await leftovers(library, store)
         # Of a large file any message may be the late one.
-        await put_really(place, str(build), AT_ONCE, [0], late[0][4])  # type: ignore[arg-type]
+        await put_really(place, str(build), [0], late[0][3], AT_ONCE)  # type: ignore[arg-type]
         assert await leftovers(library, store) == {build}
         assert await sweep(library) == 1
         assert not await leftovers(library, store)
