@@ -50,38 +50,38 @@ class GatewayMetrics:
         """Register what clients see, counts and durations of answers, and what models did."""
         counter = partial(Counter, registry=self.registry)
         histogram = partial(Histogram, registry=self.registry)
-        says = "HTTP requests by route and status"
-        self.requests = counter("conch_gateway_requests_total", says, ["path", "status", "model"])
-        says = "Time to the complete answer"
-        self.latency = histogram("conch_gateway_request_seconds", says, ["path", "model"], buckets=REQUESTS)
-        says = "Time to the first words of a streamed answer"
-        self.first = histogram("conch_gateway_first_token_seconds", says, ["model"], buckets=FIRST)
-        says = "Time between two tokens of a streamed text, its mean"
-        self.between = histogram("conch_gateway_token_seconds", says, ["model"], buckets=TOKENS)
-        says = "Time in Triton for one recording"
-        self.speech = histogram("conch_gateway_transcription_seconds", says, ["model"], buckets=REQUESTS)
-        says = "Time to tell the speakers of one recording apart, next to its transcription"
-        self.diarization = histogram("conch_gateway_diarization_seconds", says, ["model"], buckets=REQUESTS)
-        says = "Speakers that one recording was found to have"
-        self.speakers = histogram("conch_gateway_recording_speakers", says, ["model"], buckets=SPEAKERS)
+        text = "HTTP requests by route and status"
+        self.requests = counter("conch_gateway_requests_total", text, ["path", "status", "model"])
+        text = "Time to the complete answer"
+        self.latency = histogram("conch_gateway_request_seconds", text, ["path", "model"], buckets=REQUESTS)
+        text = "Time to the first words of a streamed answer"
+        self.first = histogram("conch_gateway_first_token_seconds", text, ["model"], buckets=FIRST)
+        text = "Time between two tokens of a streamed text, its mean"
+        self.between = histogram("conch_gateway_token_seconds", text, ["model"], buckets=TOKENS)
+        text = "Time in Triton for one recording"
+        self.speech = histogram("conch_gateway_transcription_seconds", text, ["model"], buckets=REQUESTS)
+        text = "Time to tell the speakers of one recording apart, next to its transcription"
+        self.diarization = histogram("conch_gateway_diarization_seconds", text, ["model"], buckets=REQUESTS)
+        text = "Speakers that one recording was found to have"
+        self.speakers = histogram("conch_gateway_recording_speakers", text, ["model"], buckets=SPEAKERS)
         self.audio = counter("conch_gateway_audio_seconds_total", "Seconds of sound transcribed", ["model"])
-        says = "Tokens of texts that were read and written, as answers count them (usage)"
-        self.tokens = counter("conch_gateway_tokens_total", says, ["model", "kind"])
+        text = "Tokens of texts that were read and written, as answers count them (usage)"
+        self.tokens = counter("conch_gateway_tokens_total", text, ["model", "kind"])
         self.pictures = counter("conch_gateway_pictures_total", "Pictures embedded", ["model"])
-        says = "Time that a model takes for the question of a search, about its picture, by outcome"
+        text = "Time that a model takes for the question of a search, about its picture, by outcome"
         labels = ["model", "outcome"]
-        self.questions = histogram("conch_gateway_question_seconds", says, labels, buckets=FIRST)
+        self.questions = histogram("conch_gateway_question_seconds", text, labels, buckets=FIRST)
 
     def _capacity(self) -> None:
         """Register how much may run at once, and how much does."""
         gauge = partial(Gauge, registry=self.registry)
-        says = "Requests that this gateway lets into a pool at once, by kind; one more is a 503"
-        self.places = gauge("conch_gateway_places", says, ["model", "kind"])
+        text = "Requests that this gateway lets into a pool at once, by kind; one more is a 503"
+        self.places = gauge("conch_gateway_places", text, ["model", "kind"])
         self.taken = gauge("conch_gateway_places_taken", "Places that are taken", ["model", "kind"])
-        says = "Instances that the deployment has for a model, whether they answer or not"
-        self.instances = gauge("conch_gateway_instances", says, ["model"])
-        says = "Gateways that the deployment has, whether they answer or not"
-        self.planned = gauge("conch_gateway_planned", says)
+        text = "Instances that the deployment has for a model, whether they answer or not"
+        self.instances = gauge("conch_gateway_instances", text, ["model"])
+        text = "Gateways that the deployment has, whether they answer or not"
+        self.planned = gauge("conch_gateway_planned", text)
         self.sessions = gauge("conch_gateway_realtime_sessions", "Live connections")
 
     def begin(self, model: str, instances: int) -> None:
