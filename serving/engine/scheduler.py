@@ -194,9 +194,8 @@ class Scheduler:
         """Let another prompt, with so many ids to read, be read first if it should be and what is read of the
         first stays cached.
         """
-        if other.due >= reading.due or prompt >= len(reading.prompt) - reading.position:
-            return False
-        if reading.rows[0].table is not None or not self._known(reading):
+        left = len(reading.prompt) - reading.position
+        if other.due >= reading.due or prompt >= left or not self._known(reading):
             return False
         self.running.remove(reading)
         self.encoding.append(reading)

@@ -419,6 +419,20 @@ def test_short_prompts_are_read_before_long_ones() -> None:
     assert pieces == [(0, 4), (4, 4), (8, 3), (0, 4), (4, 4), (8, 1), (0, 4), (4, 4), (8, 4)]
 
 
+def test_one_short_prompt_at_a_time_joins_a_long_one() -> None:
+    """Next to the step of a text, where each is a pass of its own on a GPU."""
+    engine = Reads()
+    scheduler = Scheduler(engine, Limits(max_rows=5, prefill_tokens=4))
+    for one in (job(2, 30), job(12, 1)):
+        scheduler.submit(one)
+        joined(scheduler)
+    for one in (job(2, 9), job(2, 9)):
+        scheduler.submit(one)
+    joined(scheduler, 2)
+    joined(scheduler, 2)
+    assert engine.read[-2:] == [[None, (4, 4), (0, 2)], [None, (8, 4), None, (0, 2)]]
+
+
 def test_prompts_that_wait_take_no_rows() -> None:
     """So a short one that comes later finds one."""
     engine = Reads()
