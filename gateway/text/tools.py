@@ -117,7 +117,8 @@ class ResponseFormat(Fields):
             ApiError: 400 without a schema where one is announced, or with one where none is.
         """
         if (self.json_schema is not None) != (self.type == "json_schema"):
-            raise refused("response_format", 'must be of type "json_schema" and have json_schema, or neither')
+            problem = "lacks its schema; send it" if self.json_schema is None else "takes no schema; omit it"
+            raise refused("response_format", f'of type "{self.type}" {problem}')
         if self.json_schema is not None:
             return "json_schema", json.dumps(self.json_schema.content)
         return ("json", "{}") if self.type == "json_object" else None

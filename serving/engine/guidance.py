@@ -100,5 +100,9 @@ def _grammar(kind: str, text: str) -> str:
 
 
 def _first(error: str) -> str:
-    """Return the error's first sentence, without the quoted grammar."""
-    return " ".join(error.split("\n", 1)[0].split())
+    """Return the error's first sentence, and what a reader of regular expressions found, without the quoted
+    grammar.
+    """
+    first, *others = error.splitlines() or [""]
+    found = [line.removeprefix("error:") for line in others if line.startswith("error:")]
+    return " ".join("".join([first, *found[:1]]).split())

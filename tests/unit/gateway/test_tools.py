@@ -226,7 +226,7 @@ def test_a_response_format_is_a_grammar(gateway: Gateway) -> None:
         ({"response_format": {**SURROGATE, "type": "json_schema"}}, "response_format", "surrogate"),
         ({"chat_template_kwargs": deep(300)}, "chat_template_kwargs", "deeper"),
         ({"tools": [ADD], "tool_choice": {**STOP, "type": "function"}}, "tool_choice", "names stop"),
-        ({"response_format": {"type": "json_schema"}}, "response_format", "have json_schema"),
+        ({"response_format": {"type": "json_schema"}}, "response_format", "lacks its schema"),
         ({"response_format": {"type": "grammar"}}, "response_format", "type"),
         (
             {"response_format": {"type": "json_object"}, "tools": [ADD], "tool_choice": "required"},
