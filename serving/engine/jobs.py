@@ -180,3 +180,10 @@ class Job:
         row.before, self.position = self.prompt[: self.position], self.position + len(ids)
         row.coming, self.reads = len(self.prompt) - self.position, len(ids)
         self.rows = [row]
+
+    def read_less(self, count: int) -> None:
+        """Leave the last `count` ids that its next row reads to later ones."""
+        (row,) = self.rows
+        row.ids = row.ids[:-count]
+        self.position -= count
+        row.coming, self.reads = row.coming + count, self.reads - count

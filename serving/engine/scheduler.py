@@ -179,16 +179,34 @@ class Scheduler:
             prompt = len(job.prompt) - known
             if memory is not None and not memory.ready(wait=wait and not self.running):
                 break
-            if most and (read or reading) and read + prompt > most:  # one long prompt is read at a time
-                if read or not (reading and self._pauses(reading, job, prompt)):
-                    break
-                reading = None
+            share, taken = most, read + (reading.reads if reading else 0)
+            if most and taken and taken + prompt > most:  # one long prompt is read at a time
+                share = self._share(job, prompt, most - taken, reading)
+                if not share and read + prompt > most:
+                    if read or not (reading and self._pauses(reading, job, prompt)):
+                        break
+                    reading = None
+                share = share or most
             self.encoding.remove(job)
-            self._begin(job, most, known)
+            self._begin(job, share, known)
             begun, read = begun or job in self.running[-1:], read + prompt
-            if most and reading:  # on a GPU each is a pass of its own
+            if most and (reading or share < most):  # on a GPU each is a pass of its own
                 break
         return begun
+
+    def _share(self, job: Job, prompt: int, room: int, reading: Job | None) -> int:
+        """Return how many ids of a prompt, of which so many must be read, the next step can read with those
+        of another, which leave `room`: the end of that one, or a part of it that is made smaller. The device
+        must choose all rows' ids: otherwise a GPU reads each in a pass of its own.
+        """
+        if job.table is not None or not (all(one.choice for one in self.running) and self._chooses(job)):
+            return 0
+        if reading and reading.reading:
+            if not 0 < 2 * prompt <= reading.reads:
+                return 0
+            reading.read_less(prompt)
+            return prompt
+        return max(0, room)
 
     def _pauses(self, reading: Job, other: Job, prompt: int) -> bool:
         """Let another prompt, with so many ids to read, be read first if it should be and what is read of the
@@ -285,14 +303,16 @@ class Scheduler:
             except Exception as error:  # noqa: BLE001  # see above
                 job.listener.fail(error)
             return
-        chooses = job.guide is None and self.runtime.chooses(job.sampling)
-        job.choice = job.sampling if chooses else None
+        job.choice = job.sampling if self._chooses(job) else None
         job.read(None, 0 if job.table is not None else most, known)
         job.table = None  # its row has it
         if not again:
             self.metrics.cached.inc(known)
             self.metrics.read.inc(len(job.prompt) - known)
         self.running.append(job)
+
+    def _chooses(self, job: Job) -> bool:
+        return job.guide is None and self.runtime.chooses(job.sampling)
 
     def step(self) -> None:
         """Make one token for every row of every running request."""

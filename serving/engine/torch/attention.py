@@ -2,7 +2,7 @@
 
 One pass over memory: what has been written to a slot is read on the device, so one CUDA graph serves all
 lengths, while torch's own attention reads whole slots and copies rows that are not contiguous. `attend` has
-one query for each row, `attend_after` some of one row.
+one query for each row, `attend_after` some for each of few rows.
 """
 
 from __future__ import annotations
@@ -185,20 +185,23 @@ def attend(
 
 @triton.jit
 def _attend_after(
-    q, keys, values, slots, starts, out, q_head, q_time, slot, head, count, scale, cap,
+    q, keys, values, slots, starts, counts, out, q_head, q_time, slot, head, scale, cap,
     HEADS: tl.constexpr, SHARED: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr,
     WINDOW: tl.constexpr, CAP: tl.constexpr, LINES: tl.constexpr, BLOCK: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """Attend, one program for LINES queries of a head."""
+    """Attend, one program for LINES queries of a head and a row."""
     start_dependent(DEPENDENT)
-    h, start = tl.program_id(0), tl.load(starts).to(tl.int32)
+    h, row = tl.program_id(0), tl.program_id(2)
+    start, count = tl.load(starts + row).to(tl.int32), tl.load(counts + row).to(tl.int32)
     line, column = tl.program_id(1) * LINES + tl.arange(0, LINES), tl.arange(0, LANES)
     wide = within(column, WIDTH, LANES)
     own = (line < count)[:, None] & wide[None, :]
-    query = tl.load(q + h * q_head + line[:, None] * q_time + column[None, :], mask=own, other=0.0)
-    base = tl.load(slots).to(tl.int64) * slot + (h // SHARED) * head
+    at_q = _first(counts, row) + line
+    query = tl.load(q + h * q_head + at_q[:, None] * q_time + column[None, :], mask=own, other=0.0)
+    base = tl.load(slots + row).to(tl.int64) * slot + (h // SHARED) * head
     place, end = start + line, start + tl.minimum(tl.program_id(1) * LINES + LINES, count)
+    end = tl.where(tl.program_id(1) * LINES < count, end, 0)
     begin = tl.maximum(start + tl.program_id(1) * LINES + 1 - WINDOW, 0) // BLOCK * BLOCK if WINDOW else 0
     top = tl.full((LINES,), -1e30, tl.float32)
     total = tl.zeros((LINES,), tl.float32)
@@ -223,49 +226,61 @@ def _attend_after(
         mixed = mixed * shrink[:, None] + tl.dot(weight.to(value.dtype), value, input_precision="ieee")
         top = higher
     answer = mixed / tl.maximum(total, LEAST)[:, None]
-    place_out = (line[:, None] * HEADS + h) * WIDTH + column[None, :]
+    place_out = (at_q[:, None] * HEADS + h) * WIDTH + column[None, :]
     tl.store(out + place_out, answer.to(out.dtype.element_ty), mask=own)
 
 
 @triton.jit
 def _keep(
-    k, v, keys, values, slots, starts, k_head, k_time, v_head, v_time, slot, head, count,
+    k, v, keys, values, slots, starts, counts, k_head, k_time, v_head, v_time, slot, head,
     WIDTH: tl.constexpr, LANES: tl.constexpr, LINES: tl.constexpr,
 ):  # fmt: skip
-    """Store LINES keys and values of a head in a slot."""
-    h, line = tl.program_id(0), tl.program_id(1) * LINES + tl.arange(0, LINES)[:, None]
-    column = tl.arange(0, LANES)[None, :]
-    there = (line < count) & (column < WIDTH)
-    place = tl.load(slots).to(tl.int64) * slot + h * head + (tl.load(starts) + line) * WIDTH + column
-    tl.store(keys + place, tl.load(k + h * k_head + line * k_time + column, mask=there), mask=there)
-    tl.store(values + place, tl.load(v + h * v_head + line * v_time + column, mask=there), mask=there)
+    """Store LINES keys and values of a head and a row in its slot."""
+    h, row = tl.program_id(0), tl.program_id(2)
+    line, column = tl.program_id(1) * LINES + tl.arange(0, LINES)[:, None], tl.arange(0, LANES)[None, :]
+    there = (line < tl.load(counts + row)) & (column < WIDTH)
+    at = tl.load(starts + row) + line
+    place = tl.load(slots + row).to(tl.int64) * slot + h * head + at * WIDTH + column
+    given = _first(counts, row) + line
+    tl.store(keys + place, tl.load(k + h * k_head + given * k_time + column, mask=there), mask=there)
+    tl.store(values + place, tl.load(v + h * v_head + given * v_time + column, mask=there), mask=there)
+
+
+@triton.jit
+def _first(counts, row):
+    """Return how many queries the rows before have."""
+    first = 0
+    for before in range(row):
+        first += tl.load(counts + before).to(tl.int32)
+    return first
 
 
 def attend_after(
-    q: Tensor, fresh: tuple[Tensor, Tensor], keys: Tensor, values: Tensor, slots: Tensor, start: Tensor,
-    scale: float, *, window: int = 0, cap: float = 0.0,
+    q: Tensor, fresh: tuple[Tensor, Tensor], keys: Tensor, values: Tensor,
+    where: tuple[Tensor, Tensor, Tensor], scale: float, *, window: int = 0, cap: float = 0.0,
 ) -> Tensor:  # fmt: skip
-    """Return causal attention, [1, heads, n, width], of the n queries of one row, `q` of that shape, whose
-    positions follow `start`, int64 [1]: their keys and values, `fresh` [1, key heads, n, width], are stored
-    in the row's slot, whose number is `slots`, int64 [1]. `keys` and `values` [slots, key heads, positions,
-    width], `window` and `cap` are those of `attend`.
+    """Return causal attention, [1, heads, n, width], of `q`, of that shape: the queries of some rows, one row
+    after another. `where` is, for each row, int64 [rows]: its slot, how many positions the slot holds, and
+    how many queries follow them, whose keys and values, `fresh` [1, key heads, n, width], are stored there.
+    What comes after the queries of all rows is neither read nor written. `keys` and `values` [slots, key
+    heads, positions, width], `window` and `cap` are those of `attend`.
     """
-    _, heads, count, width = q.shape
-    k, v = fresh
-    _keep[(k.shape[1], triton.cdiv(count, LINES))](
-        k, v, keys, values, slots, start, k.stride(1), k.stride(2), v.stride(1), v.stride(2),
-        keys.stride(0), keys.stride(1), count,
+    _, heads, most, width = q.shape
+    (k, v), rows = fresh, len(where[0])
+    _keep[(k.shape[1], triton.cdiv(most, LINES), rows)](
+        k, v, keys, values, *where, k.stride(1), k.stride(2), v.stride(1), v.stride(2),
+        keys.stride(0), keys.stride(1),
         WIDTH=width, LANES=triton.next_power_of_2(width), LINES=LINES, num_warps=2,
     )  # fmt: skip
-    out = torch.empty(1, count, heads, width, dtype=q.dtype, device=q.device)
+    out = torch.empty(1, most, heads, width, dtype=q.dtype, device=q.device)
     small = keys.element_size() == 2 and width <= 128  # what 64 queries need fits into shared memory
-    lines = MANY_QUERIES if small and heads * count >= BUSY else FEW_QUERIES
-    _attend_after[(heads, triton.cdiv(count, lines))](
-        q, keys, values, slots, start, out, q.stride(1), q.stride(2), keys.stride(0), keys.stride(1),
-        count, scale, cap or 1.0,
+    lines = MANY_QUERIES if small and heads * most >= BUSY else FEW_QUERIES
+    _attend_after[(heads, triton.cdiv(most, lines), rows)](
+        q, keys, values, *where, out, q.stride(1), q.stride(2), keys.stride(0), keys.stride(1), scale,
+        cap or 1.0,
         HEADS=heads, SHARED=heads // keys.shape[1], WIDTH=width,
         LANES=triton.next_power_of_2(max(width, LINES)), WINDOW=window, CAP=bool(cap), LINES=lines,
         BLOCK=BLOCK, num_warps=4, num_stages=1 if keys.element_size() == 4 else STAGES,
-        **early(count),
+        **early(most),
     )  # fmt: skip
     return out.transpose(1, 2)

@@ -23,7 +23,7 @@ from ..runtime import Row, RunningBatch, Step
 from ..sampling import Looked
 from .choosing import simple
 from .device import Device, worth_recording
-from .passes import Passes, Sizes
+from .passes import PROMPTS, Passes, Sizes
 from .pieces import Pieces
 from .rows import in_order, is_plain, numbered
 from .slots import Joining, PendingStep, Slot
@@ -53,7 +53,7 @@ class DeviceBatch(Passes, RunningBatch):
         self.pending: PendingStep | None = None
         self.joining: dict[tuple[int, int], Joining] = {}  # by rows and length
         self.mixed: dict[tuple[int, bool], Callable[[], object]] = {}  # steps that read a piece, as graphs
-        self.read_with: int | None = None  # the slot of which the pending step reads the prompt's end
+        self.ending: set[int] = set()  # slots of which the pending step reads the prompt's end
         with torch.inference_mode(), device.on(device.steps):
             self._record()
 
@@ -108,7 +108,7 @@ class DeviceBatch(Passes, RunningBatch):
 
     def clear(self) -> None:
         """Drop all rows."""
-        self.where, self.pending, self.read_with = [], None, None
+        self.where, self.pending, self.ending = [], None, set()
         self.slots = [Slot() for _ in self.slots]
         self.arena.length.zero_()
         self.arena.memory_length.zero_()
@@ -121,13 +121,13 @@ class DeviceBatch(Passes, RunningBatch):
             sources = [self.where[row.parent or 0] for row in old]
             where = self._arrange(old, sources)
             # What reads more of its prompt is read below, over what a step made of its slot meanwhile.
-            step = [i for i, row in enumerate(old) if not row.reads or sources[i] == self.read_with]
+            step = [i for i, row in enumerate(old) if not row.reads or sources[i] in self.ending]
             if step and pending is None:
                 self._write_ids([where[i] for i in step], [old[i] for i in step])
                 pending, sources = self._launch([where[i] for i in step]), where
             joined = self._join([row for row in rows if row.parent is None], where)
             stepping = {id(old[i]): sources[i] for i in step}
-            self.where, self.read_with = in_order(rows, where, joined), None
+            self.where, self.ending = in_order(rows, where, joined), set()
             read_from = list(self.where)  # before any row moves, which this step's results do not wait for
             reading = [i for i, row in enumerate(rows) if id(row) not in stepping]
             mixed = self._mixable(rows, reading)
@@ -135,7 +135,7 @@ class DeviceBatch(Passes, RunningBatch):
             slots = [read_from[i] for i in reading]
             read = self._read([rows[i] for i in reading], slots) if reading else None
             if mixed:
-                self.pending = self._launch_mixed(rows, mixed[0])
+                self.pending = self._launch_mixed(rows, mixed)
             elif all(row.choice is not None for row in rows):
                 self.pending = self._launch(self._compact(rows))
             self._encode_on()
@@ -144,28 +144,52 @@ class DeviceBatch(Passes, RunningBatch):
             return self._result(rows, parts, read_from)
 
     def _mixable(self, rows: Sequence[Row], reading: Sequence[int]) -> list[int]:
-        """Return the row, if any, whose prompt or piece the next step of the others can read, which then read
-        the weights once; the longest of those `reading`. Its first id comes with that step's.
+        """Return the rows, if any, whose prompts or pieces the next step of the others can read, which then
+        read the weights once: the longest of those `reading`, and one that fits next to it. Their first ids
+        come with that step's.
         """
-        if len(rows) == 1 or not self.mixed or any(row.choice is None for row in rows):
+        if not self.mixed or any(row.choice is None for row in rows):
             return []
-        return sorted((i for i in reading if self._mixes(rows[i])), key=lambda i: -len(rows[i].ids))[:1]
+        found, room = list[int](), self.piece
+        for i in sorted(reading, key=lambda i: -len(rows[i].ids))[: len(rows) - 1]:
+            row = rows[i]
+            fits = len(found) < PROMPTS and row.table is None and len(row.ids) <= room
+            if fits and (found or not self._is_short(row)):
+                found.append(i)
+                room -= len(row.ids)
+        return found
 
-    def _mixes(self, row: Row) -> bool:
-        """Tell whether a step can read a row's ids, and a graph for short prompts cannot."""
-        count, start = len(row.ids), len(row.before)
-        short = not start and SHORTEST * count < self.piece and is_plain(row) and self._graph_for([count])
-        return not short and self._is_piece(row) and start + self.piece <= self.positions
+    def _is_short(self, row: Row) -> bool:
+        """Tell whether a graph for short prompts reads it sooner."""
+        count = len(row.ids)
+        few = not row.before and SHORTEST * count < self.piece
+        return few and is_plain(row) and bool(self._graph_for([count]))
 
-    def _launch_mixed(self, rows: Sequence[Row], reading: int) -> PendingStep:
-        """Queue a step of all other rows that reads a piece as well."""
-        where, row = self._compact(rows), rows[reading]
-        slot, others = where[reading], [*where[:reading], *where[reading + 1 :]]
+    def _launch_mixed(self, rows: Sequence[Row], reading: Sequence[int]) -> PendingStep:
+        """Queue a step of all other rows that reads pieces as well."""
+        where = self._compact(rows)
+        slots = [where[i] for i in reading]
+        others = [slot for slot in where if slot not in slots]
         plain = all(self.slots[one].plain for one in where)
-        self._give_piece(row, slot, self.pieces[plain])
+        self._give([rows[i] for i in reading], slots)
         self.mixed[self._bucket(max(others) + 1), plain]()
-        self.read_with = None if row.coming else slot
+        self.ending = {slot for i, slot in zip(reading, slots, strict=True) if not rows[i].coming}
         return self._to_host()
+
+    def _give(self, rows: Sequence[Row], slots: Sequence[int]) -> None:
+        """Write pieces where a step reads them; see `_mix`."""
+        self._begin(rows, slots)
+        given, at = np.zeros(2 * self.piece + 5 * PROMPTS, np.int64), 0
+        ids, positions, prompts = np.split(given, [self.piece, 2 * self.piece])
+        columns = prompts.reshape(5, PROMPTS).T
+        for column, row, slot in zip(columns, rows, slots, strict=False):
+            start, count = len(row.before), len(row.ids)
+            ids[at : at + count], positions[at : at + count] = row.ids, range(start, start + count)
+            at += count
+            column[:] = slot, slot, start, count, at - 1
+        for column in columns[len(rows) :]:  # none: nothing is read, and what is chosen is nobody's
+            column[:] = slots[0], len(self.slots), columns[0][2] + columns[0][3], 0, 0
+        self.read_with.copy_(self.device.upload(given))
 
     def _encode_on(self) -> None:
         """Queue one more piece of encoder work after the last queued step."""

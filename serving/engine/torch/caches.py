@@ -60,7 +60,8 @@ class Arena:
 
 class Reading:
     """Caches of rows that read their prompts: ids [rows, n], padded at the end, into `slots` int64 [rows].
-    `start` is, for a single row, the number of ids read before, int64 [1]; `kernels` is attention.py or None.
+    With `more`, ids [1, n] of rows one after another: how many of each were read before, and are read now,
+    int64 [rows] each. `kernels` is attention.py or None.
     """
 
     def __init__(
@@ -69,19 +70,19 @@ class Reading:
         decoder: Decoder,
         slots: Tensor,
         watch: Watch | None = None,
-        start: Tensor | None = None,
+        more: tuple[Tensor, Tensor] | None = None,
         kernels: Any = None,
     ) -> None:
         self.arena, self.decoder, self.slots, self.watch = arena, decoder, slots, watch
-        self.start, self.attend = start, kernels.attend_after if kernels else plain_attend_after
+        self.more, self.attend = more, kernels.attend_after if kernels else plain_attend_after
 
     def own(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """See Caches: padding comes after every id that counts, so a causal mask is enough."""
         new = k.shape[2]
         relative, shape = self.decoder.relative, self.decoder.shape
         window = shape.window_of(layer)
-        if self.start is not None:
-            return self._more(layer, q, k, v, scale, window)
+        if self.more is not None:
+            return self._more(layer, q, (k, v), scale, window)
         self.arena.own[self.slots, 2 * layer, :, :new] = k
         self.arena.own[self.slots, 2 * layer + 1, :, :new] = v
         if shape.score_cap or (window and new > window):
@@ -97,12 +98,12 @@ class Reading:
             mask = bias.masked_fill(back < 0, HIDDEN)[None]
             return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
 
-    def _more(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float, window: int) -> Tensor:
+    def _more(self, layer: int, q: Tensor, fresh: tuple[Tensor, Tensor], scale: float, window: int) -> Tensor:
         """Attend from ids that follow others; one CUDA graph serves all starts."""
-        assert self.start is not None
+        assert self.more is not None
         keys, values = (self.arena.own[:, 2 * layer + i] for i in range(2))
-        cap = self.decoder.shape.score_cap
-        return self.attend(q, (k, v), keys, values, self.slots, self.start, scale, window=window, cap=cap)
+        where, cap = (self.slots, *self.more), self.decoder.shape.score_cap
+        return self.attend(q, fresh, keys, values, where, scale, window=window, cap=cap)
 
     def memory(self, layer: int, q: Tensor, scale: float) -> Tensor:
         assert self.arena.memory is not None
@@ -141,8 +142,8 @@ class Stepping:
 
 
 class Mixed:
-    """Caches of ids [1, rows + n]: one of each of the rows that step, then those of a row that reads more of
-    its prompt.
+    """Caches of ids [1, rows + n]: one of each of the rows that step, then those of rows that read more of
+    their prompts.
     """
 
     def __init__(self, step: Stepping, read: Reading) -> None:
@@ -192,22 +193,22 @@ def plain_attend_after(
     fresh: tuple[Tensor, Tensor],
     keys: Tensor,
     values: Tensor,
-    slots: Tensor,
-    start: Tensor,
+    where: tuple[Tensor, Tensor, Tensor],
     scale: float,
     *,
     window: int = 0,
     cap: float = 0.0,
 ) -> Tensor:
-    """Compute attention.attend_after in plain torch, over the whole slot."""
-    places = start + torch.arange(q.shape[2], device=q.device)
-    for kept, new in zip((keys, values), fresh, strict=True):
-        kept[slots[:, None], :, places[None]] = new.transpose(1, 2)
-    keys, values = keys[slots], values[slots]
-    beyond = torch.arange(keys.shape[2], device=q.device)[:, None] > places[-1]
-    for kept in (keys, values):  # copies; what an earlier row left there may be no number
-        kept.masked_fill_(beyond, 0.0)
-    return _attended(q, keys, values, scale, window, cap, places)
+    """Compute attention.attend_after in plain torch, on a CPU."""
+    out, first = torch.zeros_like(q), 0
+    for slot, start, count in zip(*(one.tolist() for one in where), strict=True):
+        own, end = slice(first, first + count), start + count
+        for kept, new in zip((keys, values), fresh, strict=True):
+            kept[slot, :, start:end] = new[0, :, own]
+        k, v = (kept[slot, None, :, :end] for kept in (keys, values))
+        out[:, :, own] = _attended(q[:, :, own], k, v, scale, window, cap, torch.arange(start, end))
+        first += count
+    return out
 
 
 def plain_attend(

@@ -7,6 +7,7 @@ of one row, which reads memory faster than a matrix product. An activation with 
 
 from __future__ import annotations
 
+from math import gcd
 from typing import Any
 
 import torch
@@ -15,12 +16,13 @@ import triton.language as tl
 from torch import Tensor
 
 from .attention import ENOUGH, within
-from .launch import early, grid_wait, launch_dependents, start_dependent
+from .launch import FEW, early, grid_wait, launch_dependents, start_dependent
 
 # Of a product of one row: lines of the weight for a program, a warp each, and how many numbers it fetches at
 # once.
 LINES_AT_ONCE, TILE = 4, 512
 MANY_LINES, SHORT_LINES = 2048, 1536
+MOST_HEADS = 8  # that a program rotates
 WIDE = 1024  # numbers of a row that one program gates
 EMPTY = tl.constexpr(-3.0e38)  # below every score
 
@@ -28,22 +30,24 @@ EMPTY = tl.constexpr(-3.0e38)  # below every score
 @triton.jit
 def _turn(
     q, k, turns, row, head, time, times,
-    HEADS: tl.constexpr, HALF: tl.constexpr, LANES: tl.constexpr, DEPENDENT: tl.constexpr,
+    HEADS: tl.constexpr, SOME: tl.constexpr, HALF: tl.constexpr, LANES: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """Rotate, one program for each row and time, and each head: query heads, then key heads."""
+    """Rotate, one program for each row and time, and SOME heads: of queries, then of keys."""
     start_dependent(DEPENDENT)
-    at, h = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    column = tl.arange(0, LANES)
+    at, h = tl.program_id(0).to(tl.int64), tl.program_id(1) * SOME
+    column, each = tl.arange(0, LANES), tl.arange(0, SOME)[:, None]
     half = within(column, HALF, LANES)
     cosines = tl.load(turns + at * 2 * HALF + column, mask=half, other=0.0).to(tl.float32)
     sines = tl.load(turns + at * 2 * HALF + HALF + column, mask=half, other=0.0).to(tl.float32)
-    place = (at // times) * row + (at % times) * time + column
+    place = (at // times) * row + (at % times) * time + each * head + column[None, :]
     x = q + place + h * head if h < HEADS else k + place + (h - HEADS) * head
-    first = tl.load(x, mask=half, other=0.0).to(tl.float32)
-    second = tl.load(x + HALF, mask=half, other=0.0).to(tl.float32)
+    there = half[None, :] & (each < SOME)
+    first = tl.load(x, mask=there, other=0.0).to(tl.float32)
+    second = tl.load(x + HALF, mask=there, other=0.0).to(tl.float32)
     kind = q.dtype.element_ty
-    tl.store(x, (first * cosines - second * sines).to(kind), mask=half)
-    tl.store(x + HALF, (second * cosines + first * sines).to(kind), mask=half)
+    cosines, sines = cosines[None, :], sines[None, :]
+    tl.store(x, (first * cosines - second * sines).to(kind), mask=there)
+    tl.store(x + HALF, (second * cosines + first * sines).to(kind), mask=there)
 
 
 def turn(q: Tensor, k: Tensor, turns: Tensor) -> tuple[Tensor, Tensor]:
@@ -51,10 +55,12 @@ def turn(q: Tensor, k: Tensor, turns: Tensor) -> tuple[Tensor, Tensor]:
     the same strides, turns [rows, 1, time, width].
     """
     rows, heads, times, width = q.shape
-    half = width // 2
-    _turn[(rows * times, heads + k.shape[1])](
+    half, lines = width // 2, rows * times
+    some = gcd(heads, k.shape[1], MOST_HEADS) if lines > FEW else 1  # few lines want many programs
+    _turn[(lines, (heads + k.shape[1]) // some)](
         q, k, turns.contiguous(), q.stride(0), q.stride(1), q.stride(2), times,
-        HEADS=heads, HALF=half, LANES=triton.next_power_of_2(half), num_warps=1, **early(rows * times),
+        HEADS=heads, SOME=some, HALF=half, LANES=triton.next_power_of_2(half), num_warps=max(1, some // 4),
+        **early(lines),
     )  # fmt: skip
     return q, k
 

@@ -1,5 +1,5 @@
-"""Passes of the decoder over slots on the device: a step of some rows, prompts, a piece of a prompt, or both.
-CUDA graphs are recorded of these; what they read and write stays where it is.
+"""Passes of the decoder over slots on the device: a step of some rows, prompts, a piece of a prompt, or a
+step with pieces. CUDA graphs are recorded of these; what they read and write stays where it is.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from .looking import Looking
 from .rows import biased, scored
 from .slots import Buffers, Joining, PendingStep
 
+PROMPTS = 2  # that a step reads pieces of, at most
 RESULTS = 8  # steps of which results may be on their way to the host; three are
 
 
 class Sizes(NamedTuple):
-    """Slots, their positions, positions of an encoder output (0: none), and ids of a prompt that are read
-    with a step (0: prompts are read whole).
+    """Slots, their positions, positions of an encoder output (0: none), and ids of prompts that are read with
+    a step (0: prompts are read whole).
     """
 
     slots: int
@@ -43,12 +44,13 @@ class Passes:
         self.decoder, self.device, self.positions = decoder, device, positions
         self.arena = Arena.empty(decoder.shape, device, most, positions, memory)
         vocabulary = decoder.shape.vocabulary
-        self.choices = Choices.empty(device, most, vocabulary, positions)
+        # The last place is nobody's: of the second prompt of a step that reads one.
+        self.choices = Choices.empty(device, most + 1, vocabulary, positions)
         self.buffers = Buffers(
-            device.zeros(most, dtype=torch.int64),
-            device.zeros(most, dtype=torch.int64),
-            device.zeros(most, dtype=torch.float32),
-            device.zeros(most, vocabulary, dtype=torch.float32),
+            device.zeros(most + 1, dtype=torch.int64),
+            device.zeros(most + 1, dtype=torch.int64),
+            device.zeros(most + 1, dtype=torch.float32),
+            device.zeros(most + 1, vocabulary, dtype=torch.float32),
         )
         self.numbers = device.zeros(most, dtype=torch.int64)  # of slots
         self.numbers.copy_(torch.arange(most))
@@ -56,6 +58,7 @@ class Passes:
         self.looking = Looking(decoder.shape, device, most, positions) if attends else None
         self.hosts = cycle([self._pinned() for _ in range(RESULTS)])
         self.piece, self.pieces = min(piece, positions), dict[bool, Joining]()  # by whether choices are plain
+        self.read_with = device.zeros(2 * self.piece + 5 * PROMPTS, dtype=torch.int64)  # see `_mix`
 
     def _begin(self, rows: Sequence[Row], slots: Sequence[int]) -> bool:
         """Set up what rows request, and tell whether none needs penalties or random numbers."""
@@ -81,7 +84,8 @@ class Passes:
         self.arena.length[places] = (lengths + before).to(torch.int32)
         positions = (torch.arange(count, device=ids.device) + before).expand(rows, count)
         watch = self._watching(places, lengths - 1)
-        caches = Reading(self.arena, self.decoder, places, watch, start, self.attention)
+        more = None if start is None else (start, lengths)
+        caches = Reading(self.arena, self.decoder, places, watch, more, self.attention)
         x = self.decoder(ids, positions, caches, table=table)
         last = x[self.numbers[:rows], lengths - 1]
         logits = scored(self.decoder, last)
@@ -111,26 +115,30 @@ class Passes:
         arena.length[:size].add_(1).clamp_(max=self.positions - 1)
 
     def _mix(self, size: int, *, plain: bool) -> None:
-        """Compute one step of the first `size` slots and read the piece that was given. If its slot is one of
-        them, what the step makes of it is in vain: written after the piece, and then undone.
+        """Compute one step of the first `size` slots and read pieces of prompts: `read_with` has their ids
+        and positions, and for each prompt its slot, its place in `choices` and `buffers`, how many of its ids
+        were read before and are read now, and which of all these ids is its last. If a slot is one of those
+        that step, what the step makes of it is in vain: written after the piece, and then undone.
         """
-        buffers, arena, length = self.buffers, self.arena, self.piece
-        given, places = self.pieces[plain].given[:, 0], self.numbers[:size]
-        slot, count, start = (given[length + i : length + i + 1] for i in range(3))
-        filled, chosen = (start + count).to(torch.int32), self.choices.kept(slot, plain=plain)
-        arena.length[slot] = filled
-        ids = torch.cat([buffers.ids[:size], given[:length]])
-        positions = torch.cat([arena.length[:size].long(), start + torch.arange(length, device=ids.device)])
+        buffers, arena, device = self.buffers, self.arena, self.read_with.device
+        ids, positions, prompts = self.read_with.split([self.piece, self.piece, 5 * PROMPTS])
+        slots, places, starts, counts, last = prompts.view(5, PROMPTS)
+        filled, chosen = (starts + counts).to(torch.int32), self.choices.kept(places, plain=plain)
+        arena.length[slots] = filled
+        ids = torch.cat([buffers.ids[:size], ids])
+        positions = torch.cat([arena.length[:size].long(), positions])
         step = Stepping(arena, self.decoder, size, self.attention)
-        read = Reading(arena, self.decoder, slot, None, start, self.attention)
+        read = Reading(arena, self.decoder, slots, None, (starts, counts), self.attention)
         (x,) = self.decoder(ids[None], positions[None], Mixed(step, read))
-        self._choose(scored(self.decoder, x[:size], buffers.logits[:size]), places, plain=plain)
+        ends = torch.cat([torch.arange(size, device=device), size + last])
+        logits = scored(self.decoder, x[ends])
+        buffers.logits[:size] = logits[:size]
+        self._choose(logits[:size], self.numbers[:size], plain=plain)
         arena.length[:size].add_(1).clamp_(max=self.positions - 1)
-        arena.length[slot] = filled
-        self.choices.undo(slot, chosen)
-        logits = scored(self.decoder, x[size + count - 1])
-        buffers.logits[slot] = logits
-        self._choose(logits, slot, plain=plain)
+        arena.length[slots] = filled
+        self.choices.undo(places, chosen)
+        buffers.logits[places] = logits[size:]
+        self._choose(logits[size:], places, plain=plain)
 
     def _watching(self, slots: Tensor, last: Tensor) -> Watch | None:
         """Record the queries of each row's last id, in slots [rows], at its position `last` [rows]."""

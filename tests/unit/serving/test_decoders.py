@@ -103,18 +103,20 @@ def test_ids_equal_transformers(name: str, engine_name: str, tmp_path: Path) -> 
 def test_pieces_are_read_with_the_steps_of_other_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So weights are read once for both. Ids are those of whole prompts, with penalties and without,
-    whichever slot a prompt is read into, one of the rows that step or one beyond.
+    """So weights are read once for both, and a step reads the end of one and the start of another. Ids are
+    those of whole prompts, with penalties and without, whichever slot a prompt is read into, one of the rows
+    that step or one beyond.
     """
     model_of("qwen3").save_pretrained(tmp_path)
     export("torch", "llama", tmp_path, tmp_path)
-    launch, ways = DeviceBatch._launch_mixed, set[tuple[bool, bool]]()
+    launch, ways = DeviceBatch._launch_mixed, set[tuple[bool, bool, bool]]()
 
-    def noted(batch: DeviceBatch, rows: Sequence[Row], reading: int) -> PendingStep:
+    def noted(batch: DeviceBatch, rows: Sequence[Row], reading: Sequence[int]) -> PendingStep:
         pending = launch(batch, rows, reading)
-        slot, others = batch.where[reading], [*batch.where[:reading], *batch.where[reading + 1 :]]
+        others = [slot for i, slot in enumerate(batch.where) if i not in reading]
         plain = all(batch.slots[one].plain for one in batch.where)
-        ways.add((slot < batch._bucket(max(others) + 1), plain))
+        inside = {batch.where[i] < batch._bucket(max(others) + 1) for i in reading}
+        ways.update((one, plain, len(reading) > 1) for one in inside)
         return pending
 
     monkeypatch.setattr(DeviceBatch, "_launch_mixed", noted)
@@ -133,4 +135,4 @@ def test_pieces_are_read_with_the_steps_of_other_rows(
         found.append([list(one.listener.wait(120)[0].ids) for one in jobs])
         scheduler.stop()
     assert found[0] == found[1]
-    assert [{*way} for way in zip(*ways, strict=True)] == [{False, True}] * 2
+    assert [{*way} for way in zip(*ways, strict=True)] == [{False, True}] * 3

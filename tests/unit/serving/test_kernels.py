@@ -89,19 +89,22 @@ def test_attention_within_a_window_is_torchs(rows: int, positions: int, window: 
 def test_attention_after_what_was_read_is_torchs(
     start: int, count: int, heads: int, width: int, shared: int, window: int, cap: float
 ) -> None:
-    """Blocks that end anywhere, one query's window over several, and NaN where nothing was written."""
+    """Blocks that end anywhere, one query's window over several, and NaN where nothing was written. Queries
+    of one row, of a second after it, of none, and some that are nobody's.
+    """
     torch.manual_seed(3)
     few = heads // shared
     arena = torch.randn(3, 4, few, 300, width, device=DEVICE)
     arena[:, :, :, start:] = torch.nan
-    packed = torch.randn(1, count, heads + 2 * few, width, device=DEVICE).transpose(1, 2)
-    slot, at = torch.tensor([1], device=DEVICE), torch.tensor([start], device=DEVICE)
+    packed = torch.randn(1, count + 10, heads + 2 * few, width, device=DEVICE).transpose(1, 2)
+    where = tuple(torch.tensor(one, device=DEVICE) for one in ([1, 0, 2], [start, 3, 9], [count, 6, 0]))
     limits = {"window": window, "cap": cap}
 
     def made(attended: Callable[..., torch.Tensor], dtype: torch.dtype) -> list[torch.Tensor]:
         q, k, v = packed.to(dtype).split([heads, few, few], 1)
         slots = arena.to(dtype, copy=True)
-        return [attended(q, (k, v), slots[:, 1], slots[:, 2], slot, at, 0.3, **limits), slots]
+        found = attended(q, (k, v), slots[:, 1], slots[:, 2], where, 0.3, **limits)
+        return [found[:, :, : count + 6], slots]
 
     expected = made(plain_attend_after, torch.float32)
     assert expected[1][1, 1:3, :, start : start + count].isfinite().all()
@@ -205,12 +208,13 @@ def test_a_gate_is_torchs(width: int, silu: bool) -> None:
     torch.testing.assert_close(gate(x, silu=silu), made * second, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("times", [5, 30])
 @pytest.mark.parametrize("width", [16, 40])
-def test_turned_queries_and_keys_are_plain_torchs(width: int) -> None:
-    """In one product, whose values stay as they are."""
+def test_turned_queries_and_keys_are_plain_torchs(width: int, times: int) -> None:
+    """In one product, whose values stay as they are; a head at a time, and two."""
     torch.manual_seed(3)
-    packed = torch.randn(3, 5, 4 + 2 * 2, width, device=DEVICE)
-    turns = torch.randn(3, 1, 5, width, device=DEVICE)
+    packed = torch.randn(3, times, 4 + 2 * 2, width, device=DEVICE)
+    turns = torch.randn(3, 1, times, width, device=DEVICE)
     q, k, v = packed.transpose(1, 2).split([4, 2, 2], 1)
     expected, kept = (turned(q, turns), turned(k, turns)), v.clone()
     for found, wanted in zip(turn(q, k, turns), expected, strict=True):

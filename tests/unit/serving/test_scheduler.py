@@ -403,7 +403,7 @@ def test_long_prompts_are_read_between_the_steps_of_others() -> None:
 
 
 def test_short_prompts_are_read_before_long_ones() -> None:
-    """But after those that have waited for long."""
+    """But after those that have waited for long; the end of one and the start of the next together."""
     engine = Reads()
     scheduler = Scheduler(engine, Limits(max_rows=5, prefill_tokens=4))
     text, longer, short, old = job(2, 30), job(12, 1), job(9, 1), job(11, 1)
@@ -415,13 +415,16 @@ def test_short_prompts_are_read_before_long_ones() -> None:
     scheduler.admit(3)
     for _ in range(9):
         joined(scheduler)
-    pieces = [piece for step in engine.read[1:] for piece in step if piece]
-    assert pieces == [(0, 4), (4, 4), (8, 3), (0, 4), (4, 4), (8, 1), (0, 4), (4, 4), (8, 4)]
+    pieces = [tuple(piece for piece in step if piece) for step in engine.read[1:]]
+    old_and_short = [((0, 4),), ((4, 4),), ((8, 3), (0, 1)), ((1, 4),), ((5, 4),)]
+    assert pieces == [*old_and_short, ((0, 4),), ((4, 4),), ((8, 4),), ()]
 
 
-def test_one_short_prompt_at_a_time_joins_a_long_one() -> None:
-    """Next to the step of a text, where each is a pass of its own on a GPU."""
+@pytest.mark.parametrize("chooses", [True, False])
+def test_one_short_prompt_at_a_time_joins_a_long_one(chooses: bool) -> None:
+    """In place of a part of it, unless the host chooses ids: then each is a pass of its own on a GPU."""
     engine = Reads()
+    engine.chooses = lambda _: chooses  # type: ignore[method-assign]
     scheduler = Scheduler(engine, Limits(max_rows=5, prefill_tokens=4))
     for one in (job(2, 30), job(12, 1)):
         scheduler.submit(one)
@@ -430,7 +433,8 @@ def test_one_short_prompt_at_a_time_joins_a_long_one() -> None:
         scheduler.submit(one)
     joined(scheduler, 2)
     joined(scheduler, 2)
-    assert engine.read[-2:] == [[None, (4, 4), (0, 2)], [None, (8, 4), None, (0, 2)]]
+    parts = [(4, 2), (6, 2)] if chooses else [(4, 4), (8, 4)]
+    assert engine.read[-2:] == [[None, parts[0], (0, 2)], [None, parts[1], None, (0, 2)]]
 
 
 def test_prompts_that_wait_take_no_rows() -> None:
@@ -456,8 +460,9 @@ def test_a_long_prompt_is_put_off_where_what_was_read_of_it_stays_cached(cached:
     while len(scheduler.running) > 1 or scheduler.encoding:
         joined(scheduler)
     pieces = [piece for step in engine.read[1:] for piece in step if piece]
-    whole = [(8, 4), (12, 4), (16, 4), (20, 4)]
     assert pieces[:3] == [(0, 4), (4, 4), (8, 4)]
     assert pieces[3:] == (
-        [(8, 4), (12, 3), *whole] if cached else [*whole[1:], (0, 4), (4, 4), (8, 4), (12, 3)]
+        [(8, 4), (12, 3), (8, 1), (9, 4), (13, 4), (17, 4), (21, 3)]
+        if cached
+        else [(12, 4), (16, 4), (20, 4), (0, 4), (4, 4), (8, 4), (12, 3)]
     )
