@@ -20,8 +20,7 @@ import httpx
 from openai import APIConnectionError, APIStatusError, ConflictError, InternalServerError, OpenAI
 
 from tests.stack.conftest import Stack
-
-from .processes import gateway, gateway_socket, server, vectors
+from tests.stack.processes import gateway, gateway_socket, tritonserver, vectors
 
 T = TypeVar("T")
 LONGEST_PAUSE = 3.0  # seconds between the last one's return and the next kill
@@ -135,9 +134,9 @@ def encoder(stack: Stack, index: int) -> Victim:
 
     def back() -> bool:
         ready = httpx.get(f"{stack.url}/health/ready", timeout=60).status_code == 200
-        return ready and _runs(lambda found: server(found, index), stack)
+        return ready and _runs(lambda found: tritonserver(found, index), stack)
 
-    return Victim("encoder", lambda: os.kill(server(stack, index), signal.SIGKILL), back)
+    return Victim("encoder", lambda: os.kill(tritonserver(stack, index), signal.SIGKILL), back)
 
 
 class Killer(threading.Thread):

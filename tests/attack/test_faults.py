@@ -12,10 +12,10 @@ from collections.abc import Callable
 import httpx
 import pytest
 
+from tests.stack import processes
 from tests.stack.clients import Load
 from tests.stack.conftest import Stack, restarted
 
-from . import processes
 from .faults import LOADS, Fault, replaced, serving, starts, suffered, until_each
 
 PER_FAULT = int(os.environ.get("ATTACK_PER_FAULT", "250"))
@@ -110,17 +110,17 @@ def restart(stack: Stack) -> Back:
 
 
 FAULTS = {
-    "kill a tritonserver": Fault(killed(lambda s: processes.server(s, 0))),
+    "kill a tritonserver": Fault(killed(lambda s: processes.tritonserver(s, 0))),
     "kill the engine's stub": Fault(killed(lambda s: processes.stub(s, 0, "tensorrt_llm_stream"))),
     "kill a facade's stub": Fault(killed(lambda s: processes.stub(s, 0, "whisper_bls"))),
     "kill a guard": Fault(killed(lambda s: processes.guard(s, 0))),
     "kill a gateway": Fault(kill_gateway),
     "kill an nginx worker": Fault(kill_nginx_worker, frozenset({"gateway", "HTTP", "gRPC"})),
     "kill nginx's master": Fault(kill_nginx, frozenset({"gateway", "SDK", "HTTP", "gRPC"}), shuts=True),
-    "stop a tritonserver": Fault(paused(lambda s: processes.server(s, 0), 15)),
+    "stop a tritonserver": Fault(paused(lambda s: processes.tritonserver(s, 0), 15)),
     "stop a stub": Fault(paused(lambda s: processes.stub(s, 0, "whisper_bls"), 15)),
     "end a guard": Fault(killed(lambda s: processes.guard(s, 0), signal.SIGTERM)),
-    "end a tritonserver": Fault(killed(lambda s: processes.server(s, 0), signal.SIGTERM)),
+    "end a tritonserver": Fault(killed(lambda s: processes.tritonserver(s, 0), signal.SIGTERM)),
     "planned restart": Fault(restart),
 }
 

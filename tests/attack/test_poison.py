@@ -16,10 +16,10 @@ import pytest
 
 from tests.attack.poison import Attack
 from tests.stack.conftest import Stack
+from tests.stack.processes import all_of
 
 from . import poison
 from .ordinary import ordinary
-from .processes import all_of
 
 REQUESTS = int(os.environ.get("ATTACK_REQUESTS", "600"))
 SEED = int(os.environ.get("ATTACK_SEED", "1"))

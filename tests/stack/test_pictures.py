@@ -33,12 +33,11 @@ from scripts.clients import ask
 from tests.ports import first_port
 
 from ..attack.faults import replaced, starts
-from ..attack.processes import all_of
 from ..fakes.pictures import broken, noise, png, saved
 from .blocks import Block, those_of
 from .clients import tensors
 from .conftest import ROOT, Stack, portable, started
-from .processes import tritonserver
+from .processes import all_of, tritonserver
 
 PORT = first_port("pictures")
 MODEL, OTHER = "mini-llava", "mini-blip2"

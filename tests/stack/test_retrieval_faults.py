@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from openai import InternalServerError
 
-from tests.attack.processes import vectors
 from tests.attack.retrieval import Client, embedded_vectors, gateways, text_of, under_kills
 from tests.ports import first_port
 
 from .conftest import ROOT, Stack, portable, started
+from .processes import vectors
 
 RESTORED_PORT = first_port("retrieval-restored")
 MODEL = "all-minilm-l6-v2"
