@@ -18,7 +18,7 @@ import openai
 import tritonclient.grpc as grpc
 
 from tests.stack.clients import Load, grpc_inputs, wave
-from tests.stack.conftest import Stack
+from tests.stack.conftest import Stack, until
 
 SOUND = wave("order.wav")[:16000]
 WAV_JSON = [
@@ -144,14 +144,12 @@ def suffered(stack: Stack, name: str, fault: Fault, total: int) -> None:
             kind: running.enter_context(Load(lambda call=call: call(stack), clients))
             for kind, (call, clients) in LOADS.items()
         }  # type: ignore[misc]
-        until(loads, total // 4, patience)
+        until_all(loads, total // 4, patience)
         started = time.monotonic()
         back = fault.act(stack)
-        while not back():
-            assert time.monotonic() - started < BACK_SECONDS, "it did not come back"
-            time.sleep(0.1)
+        until("it is back", back, BACK_SECONDS)
         seconds = time.monotonic() - started
-        until(loads, total, patience)
+        until_all(loads, total, patience)
     counts = {kind: (load.done + len(load.failed), len(load.failed)) for kind, load in loads.items()}
     print(*(line for load in loads.values() for line in load.failed), sep="\n")
     print(f"\n{name}: back after {seconds:.1f} s; (sent, lost): {json.dumps(counts)}")
@@ -162,14 +160,13 @@ def suffered(stack: Stack, name: str, fault: Fault, total: int) -> None:
             assert len(load.failed) <= 8, load.failed[:3]
 
 
-def until(loads: dict[str, Load], total: int, seconds: float) -> None:
+def until_all(loads: dict[str, Load], total: int, seconds: float) -> None:
     """Return when so many calls have succeeded in all."""
-    deadline = time.monotonic() + seconds
-    while sum(load.done for load in loads.values()) < total:
-        assert time.monotonic() < deadline, {
-            kind: (load.done, load.failed[:2]) for kind, load in loads.items()
-        }
-        time.sleep(0.05)
+    until(
+        lambda: {kind: (load.done, load.failed[:2]) for kind, load in loads.items()},
+        lambda: sum(load.done for load in loads.values()) >= total,
+        seconds,
+    )
 
 
 def until_each(loads: dict[str, Load], count: int, seconds: float) -> None:

@@ -9,14 +9,12 @@ RETRIEVAL_VECTORS=milvus.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.ports import first_port
-from tests.stack.conftest import ROOT, portable, started
+from tests.stack.conftest import portable, started
 from tests.stack.databases import MONGO_PASSWORD, Server, running
 
 from .retrieval import Victim, embedded_vectors, encoder, gateways, under_kills
@@ -38,9 +36,7 @@ def database(name: str, server: Server) -> Victim:
 
 @pytest.mark.timeout(600 + 2 * (WRITES + SEARCHES))
 def test_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
-    build = [sys.executable, "-m", "build", "engines", "--target", "openvino", "--model-id", MODEL]
-    subprocess.run(build, cwd=ROOT, check=True)
-    environment = portable(tmp_path / "home", PORT, MODEL, 1)
+    environment = portable(tmp_path / "home", PORT, MODEL, 1, build=True)
     with running("mongo", tmp_path) as documents:
         environment["DOCUMENTS_URL"] = documents.url
         (password := tmp_path / "mongo.password").write_text(MONGO_PASSWORD)

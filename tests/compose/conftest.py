@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from docker.models.containers import Container
 
 from build.catalog import ROOT
 from tests.ports import first_port
-from tests.stack.conftest import Stack, recordings
+from tests.stack.conftest import Stack, recordings, run, until
 
 __all__ = ["recordings"]  # a fixture of the stack tests
 
@@ -68,19 +67,12 @@ VARIABLES = {
 }
 
 
-def run(
-    *command: str, seconds: float, check: bool = True, **variables: str
+def checked(
+    *command: str, seconds: float = 300, check: bool = True, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        check=False,
-    )
-    assert done.returncode == 0 or not check, done.stdout[-2000:] + done.stderr[-4000:]
+    """A command that has ended well; with `check` False, however it has ended."""
+    done = run(*command, env={**os.environ, **variables}, seconds=seconds)
+    assert done.returncode == 0 or not check, f"{command}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
     return done
 
 
@@ -88,12 +80,12 @@ def compose(
     *arguments: str, seconds: float = 600, check: bool = True, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Plain `docker compose`, as a user types it."""
-    return run("docker", "compose", *arguments, seconds=seconds, check=check, **variables)
+    return checked("docker", "compose", *arguments, seconds=seconds, check=check, **variables)
 
 
 def conch(module: str, *arguments: str, seconds: float = 600, **variables: str) -> str:
     """`python -m ops.compose …` or `ops.airgap …`, what the Makefile runs."""
-    return run(sys.executable, "-m", f"ops.{module}", *arguments, seconds=seconds, **variables).stdout
+    return checked(sys.executable, "-m", f"ops.{module}", *arguments, seconds=seconds, **variables).stdout
 
 
 def build_base(tag: str, dockerfile: str, *arguments: str) -> str:
@@ -150,14 +142,6 @@ class Engine:
         found = self.client.containers.list(all=True, filters={"label": labels})
         assert found, f"no container of {service}"
         return max(found, key=lambda container: str(container.attrs["Created"]))
-
-    def wait_healthy(self, service: str, seconds: float) -> float:
-        """Seconds until the service's health check succeeds."""
-        started = time.monotonic()
-        while self.container(service).attrs["State"].get("Health", {}).get("Status") != "healthy":
-            assert time.monotonic() - started < seconds, f"{service} is not healthy within {seconds} s"
-            time.sleep(0.2)
-        return time.monotonic() - started
 
 
 @pytest.fixture(scope="session")
@@ -236,14 +220,12 @@ def stack(docker_services: object) -> Stack:
     return Stack.at(PORT)
 
 
-def wait_ready(stack: Stack, seconds: float) -> float:
-    """Seconds until the public listener says that everything answers."""
-    started = time.monotonic()
-    while True:
-        try:
-            if httpx.get(f"{stack.url}/health/ready", timeout=30).status_code == 200:
-                return time.monotonic() - started
-        except httpx.HTTPError:
-            pass
-        assert time.monotonic() - started < seconds, compose("ps", "-a").stdout
-        time.sleep(0.2)
+def wait_ready(stack: Stack, seconds: float) -> None:
+    """Return when the public listener says that everything answers."""
+    url = f"{stack.url}/health/ready"
+    until(
+        lambda: compose("ps", "-a").stdout,
+        lambda: httpx.get(url, timeout=30).status_code == 200,
+        seconds,
+        httpx.HTTPError,
+    )

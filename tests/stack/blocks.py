@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import RECORDINGS, ROOT, Stack
+from .conftest import RECORDINGS, ROOT, Stack, run
 
 BLOCK = re.compile(r"^<!-- runs: (\w+) -->\n```(sh|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # What blocks call their files, and which of the repository they are given.
@@ -48,9 +47,7 @@ class Block:
         for name, served in models.items():
             code = re.sub(rf'(model=|"model": "|model=")({re.escape(name)})\b', rf"\g<1>{served}", code)
         shell = ["bash", "-euo", "pipefail"] if self.language == "sh" else [sys.executable]
-        done = subprocess.run(
-            [*shell, "-c", code], cwd=folder, capture_output=True, text=True, timeout=300, check=False
-        )
+        done = run(*shell, "-c", code, cwd=folder)
         assert done.returncode == 0, done.stderr
         assert '"error"' not in done.stdout, done.stdout
         return done.stdout

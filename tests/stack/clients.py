@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -20,7 +19,7 @@ from tritonclient.utils import np_to_triton_dtype
 
 from speech.media import decode
 
-RECORDINGS = Path(__file__).parent.parent.parent / "miniatures" / "recordings"
+from .conftest import RECORDINGS, until
 
 
 def wave(name: str) -> NDArray[np.float32]:
@@ -81,13 +80,10 @@ def in_flight(client: httpx.Client, kserve: str, instances: Sequence[int] = (0,)
     return sum(int(float(row)) for row in rows)
 
 
-def wait_in_flight(kserve: str, instances: Sequence[int] = (0,), count: int = 1) -> None:
+def wait_in_flight(kserve: str, instances: Sequence[int], count: int) -> None:
     """Return when they work on so many."""
-    deadline = time.monotonic() + 60
     with httpx.Client(timeout=10) as client:
-        while (found := in_flight(client, kserve, instances)) < count:
-            assert time.monotonic() < deadline, f"{found} requests are in flight instead of {count}"
-            time.sleep(0.005)
+        until(f"{count} requests in flight", lambda: in_flight(client, kserve, instances) >= count, 60)
 
 
 def overtakes(
@@ -138,12 +134,11 @@ class Load:
 
     def wait_for(self, count: int, seconds: float) -> None:
         """Until `count` calls succeeded in all."""
-        deadline = time.monotonic() + seconds
-        while self.done < count:
-            assert time.monotonic() < deadline, (
-                f"{self.done} of {count} calls within {seconds} s; failures: {self.failed[:3]}"
-            )
-            time.sleep(0.05)
+        until(
+            lambda: f"{self.done} of {count} calls; failures: {self.failed[:3]}",
+            lambda: self.done >= count,
+            seconds,
+        )
 
     def __exit__(self, *_: object) -> None:
         self.stopping.set()

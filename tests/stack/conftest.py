@@ -11,11 +11,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 import pytest
@@ -33,6 +33,34 @@ RETRIEVAL_PORT = first_port("retrieval")
 RETRIEVAL_MODELS = "all-minilm-l6-v2,mini-clip"
 TEXT_MODELS = "mini-t5,mini-bart,mini-gpt2,mini-whisper"
 PYTHON = ROOT / ".venv/serve/bin/python"
+T = TypeVar("T")
+
+
+def run(
+    *command: object, env: Mapping[str, str] | None = None, cwd: Path = ROOT, seconds: float = 300
+) -> subprocess.CompletedProcess[str]:
+    """A command, once it has ended, with what it printed."""
+    argv = [str(part) for part in command]
+    return subprocess.run(
+        argv, cwd=cwd, env=env, capture_output=True, text=True, timeout=seconds, check=False
+    )
+
+
+def until(
+    what: str | Callable[[], object], found: Callable[[], T], seconds: float, *ignore: type[Exception]
+) -> T:
+    """The first true answer of `found()`; an error of these types is none.
+
+    Raises:
+        AssertionError: there was none within the time; with what was waited for, or what that says then.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        with suppress(*ignore):
+            if answer := found():
+                return answer
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what() if callable(what) else what}"
+        time.sleep(0.05)
 
 
 @dataclass(frozen=True)
@@ -80,8 +108,7 @@ def portable(
     """
     target = target or os.environ.get("CONCH_TARGET", "openvino")
     if build or target != "openvino":
-        command = [sys.executable, "-m", "build", "engines", "--target", target, "--model-id", models]
-        subprocess.run(command, cwd=ROOT, check=True)
+        build_engines({**os.environ, "TARGET": target, "MODEL_ID": models})
     return {
         **os.environ,
         "PORT": str(port),
@@ -90,6 +117,12 @@ def portable(
         "TARGET": target,
         "CONCH_HOME": str(home),
     }
+
+
+def build_engines(environment: Mapping[str, str]) -> None:
+    """The bundles of the models and the target that the environment names."""
+    done = run(sys.executable, "-m", "build", "engines", env=environment, seconds=1200)
+    assert done.returncode == 0, done.stderr
 
 
 @contextmanager
@@ -104,7 +137,7 @@ def started(environment: dict[str, str], *, tidy: bool = True) -> Iterator[Stack
             [PYTHON, "-m", "ops.process_mode", "serve"], cwd=ROOT, env=environment, stdout=log, stderr=log
         )
     try:
-        _wait(f"http://127.0.0.1:{port}/health/ready", process, home)
+        wait_ready(Stack.at(port, home), process)
         yield Stack.at(port, home)
     finally:
         process.send_signal(signal.SIGTERM)
@@ -129,10 +162,7 @@ def restarted(stack: Stack, **variables: str) -> subprocess.CompletedProcess[str
     """`make restart` of a stack that was started here."""
     port = stack.url.rsplit(":", 1)[1]
     environment = {**os.environ, **variables, "PORT": port, "CONCH_HOME": str(stack.home)}
-    command = [PYTHON, "-m", "ops.process_mode", "restart"]
-    return subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200, check=False
-    )
+    return run(PYTHON, "-m", "ops.process_mode", "restart", env=environment)
 
 
 @pytest.fixture(scope="session")
@@ -169,16 +199,16 @@ def retrieval_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]
         yield found
 
 
-def _wait(url: str, process: subprocess.Popen[bytes], home: Path) -> None:
-    for _ in range(300):
-        assert process.poll() is None, (home / "serve.log").read_text()
-        try:
-            if httpx.get(url, timeout=30).status_code == 200:
-                return
-        except httpx.HTTPError:
-            pass
-        time.sleep(0.2)
-    raise AssertionError((home / "serve.log").read_text())
+def wait_ready(stack: Stack, process: subprocess.Popen[bytes]) -> None:
+    """Return when all models answer; `process`: the stack's `serve`."""
+    assert stack.home
+    log = stack.home / "serve.log"
+
+    def ready() -> bool:
+        assert process.poll() is None, log.read_text()
+        return httpx.get(f"{stack.url}/health/ready", timeout=30).status_code == 200
+
+    until(log.read_text, ready, 240, httpx.HTTPError)
 
 
 @pytest.fixture(scope="session")

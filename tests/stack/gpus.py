@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,18 +14,6 @@ from .conftest import ROOT, Stack, started
 
 BACKEND = ROOT / "tests/fakes/trtllm_backend"
 TENSORRT = ROOT / "tests/fakes/tensorrt_image"
-
-
-def run(*command: object, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(part) for part in command],
-        cwd=ROOT,
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-    )
 
 
 def gpu_machine(home: Path, model: str, graphs: str, port: int, **more: str) -> dict[str, str]:

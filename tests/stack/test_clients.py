@@ -12,22 +12,15 @@ from typing import Any
 import pytest
 
 from .clients import RECORDINGS
-from .conftest import ROOT, Stack
+from .conftest import ROOT, Stack, run
 
 Rows = dict[str, dict[str, Any]]
 
 
 def command(name: str, *options: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     """Run a command with the tests' own environment: its shell half would make another one."""
-    argv = [sys.executable, "-P", "-m", f"scripts.clients.{name}", *map(str, options)]
-    return subprocess.run(
-        argv,
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return run(sys.executable, "-P", "-m", f"scripts.clients.{name}", *options, env=environment, cwd=cwd)
 
 
 def ways(stack: Stack) -> dict[str, list[str]]:

@@ -12,7 +12,7 @@ import pytest
 import tritonclient.grpc as grpc
 
 from .clients import RECORDINGS, Load, grpc_inputs, wave
-from .conftest import Stack, restarted
+from .conftest import Stack, restarted, until
 from .processes import stub, tritonserver
 
 ORDER = (RECORDINGS / "order.wav").read_bytes()
@@ -55,9 +55,7 @@ def answers(stack: Stack, index: int) -> bool:
 def wait_back(stack: Stack, index: int, seconds: float) -> float:
     """Seconds until the instance answers."""
     started = time.monotonic()
-    while not answers(stack, index):
-        assert time.monotonic() - started < seconds, f"triton-{index} did not come back within {seconds} s"
-        time.sleep(0.2)
+    until(f"triton-{index} answers", lambda: answers(stack, index), seconds)
     return time.monotonic() - started
 
 

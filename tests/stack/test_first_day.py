@@ -14,7 +14,7 @@ import pytest
 
 from tests.ports import first_port
 
-from .conftest import PYTHON, RECORDINGS, ROOT, portable, started
+from .conftest import PYTHON, RECORDINGS, ROOT, portable, run, started
 
 PORT = first_port("first-day")
 ODD = "a b;c%d\"e'f$g[h"  # what a file system allows
@@ -23,10 +23,7 @@ PROXIES = {"HTTP_PROXY": "http://127.0.0.1:9", "https_proxy": "foo bar", "ALL_PR
 
 def process_mode(action: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     """What a user sees of `ops.process_mode`, once it has ended."""
-    command = [PYTHON, "-m", "ops.process_mode", action]
-    return subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
+    return run(PYTHON, "-m", "ops.process_mode", action, env=environment)
 
 
 def test_neither_proxies_nor_folders_decide_whether_it_starts(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from scripts.gpu_client import DeploymentClient
 from scripts.gpu_report import ROUNDS, differences
 from tests.ports import first_port
 
-from .conftest import ROOT, Stack
+from .conftest import Stack, run
 from .gpus import BACKEND, add_packages, gpu_machine
 
 PORT = first_port("gpu-report")
@@ -33,21 +32,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> str:
         del variables[name]
     add_packages(variables)
     shutil.copytree(BACKEND, Path(variables["CONCH_HOME"]) / "backends" / "tensorrtllm")
-    argv = [
-        sys.executable,
-        "-m",
-        "scripts.gpu_report",
-        "--processes",
-        "--targets",
-        "trtllm",
-        "--models",
-        ",".join(SOME),
-        "--output",
-        str(home / "gpu-report.md"),
-    ]
-    done = subprocess.run(
-        argv, cwd=ROOT, env=variables, capture_output=True, text=True, check=False, timeout=580
-    )
+    options = ["--processes", "--targets", "trtllm", "--models", *SOME, "--output", home / "gpu-report.md"]
+    done = run(sys.executable, "-m", "scripts.gpu_report", *options, env=variables, seconds=580)
     if artifacts := os.environ.get("CONCH_TEST_LOGS"):
         shutil.copy(home / "gpu-report.md", artifacts)
     assert done.returncode == 0, done.stdout + done.stderr + (home / "gpu-report.md").read_text()

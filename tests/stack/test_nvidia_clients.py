@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import queue
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,8 @@ from tokenizers import Tokenizer
 from tests.ports import first_port
 
 from .clients import tensors, wave
-from .conftest import ROOT, TEXT_MODELS, Stack
-from .gpus import gpu_machine, run, served
+from .conftest import ROOT, TEXT_MODELS, Stack, build_engines
+from .gpus import gpu_machine, served
 
 PORT = first_port("nvidia-clients")
 PROMPT = "<|startoftranscript|><|en|><|transcribe|><|notimestamps|>"
@@ -49,8 +48,7 @@ def contract_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     variables = gpu_machine(
         tmp_path_factory.mktemp("contract"), TEXT_MODELS, "{model}", PORT, **gpus, INSTANCES="4"
     )
-    done = run(sys.executable, "-m", "build", "engines", env=variables)
-    assert done.returncode == 0, done.stderr
+    build_engines(variables)
     with served(variables) as stack:
         yield stack
 

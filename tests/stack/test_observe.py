@@ -30,7 +30,7 @@ import yaml
 from tests.fakes.http_server import running
 
 from .clients import RECORDINGS, Load
-from .conftest import ROOT, TEXT_MODELS, Stack, certificate
+from .conftest import ROOT, TEXT_MODELS, Stack, certificate, until
 from .processes import tritonserver
 
 BIN = ROOT / ".venv" / "prometheus" / "usr" / "bin"
@@ -199,19 +199,6 @@ def prometheus(text_stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> I
         yield Prometheus(f"http://{at['prometheus']}", told)
 
 
-def wait_for(what: str, seconds: float, found: Any) -> Any:
-    """The first true answer of `found()`; a Prometheus that is not there yet is no answer."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            if answer := found():
-                return answer
-        except httpx.HTTPError:
-            pass
-        assert time.monotonic() < deadline, f"{what}: not within {seconds:.0f} s"
-        time.sleep(0.25)
-
-
 @contextmanager
 def asked(stack: Stack) -> Iterator[None]:
     """Requests of every kind, again and again: speech and text, whole and streamed."""
@@ -265,7 +252,7 @@ def test_every_query_of_every_dashboard_has_data(text_stack: Stack, prometheus: 
     with asked(text_stack):
         for dashboard in ("conch-overview", "conch-model", "conch-instance"):
             try:
-                wait_for(dashboard, 90, lambda name=dashboard: not silent(prometheus, name))
+                until(dashboard, lambda name=dashboard: not silent(prometheus, name), 90, httpx.HTTPError)
             except AssertionError:
                 assert silent(prometheus, dashboard) == []
     expected = 2 + len(MODELS) + 3  # gateways and nginx, instances, node and probes
@@ -273,7 +260,9 @@ def test_every_query_of_every_dashboard_has_data(text_stack: Stack, prometheus: 
     def up() -> list[str]:
         return [row["value"][1] for row in prometheus.ask("max_over_time(up[1m])")]  # a scrape may be late
 
-    wait_for("every target is up", 60, lambda: up() == ["1"] * expected)  # first scrapes are spread over 10 s
+    until(
+        "every target is up", lambda: up() == ["1"] * expected, 60, httpx.HTTPError
+    )  # first scrapes are spread over 10 s
 
 
 def test_figures_are_those_of_the_requests(text_stack: Stack, prometheus: Prometheus) -> None:
@@ -290,7 +279,7 @@ def test_figures_are_those_of_the_requests(text_stack: Stack, prometheus: Promet
     def figures() -> dict[str, float]:
         return {name: prometheus.values(query)[0] for name, query in totals.items()}
 
-    wait_for("figures", 60, lambda: all(prometheus.values(query) for query in totals.values()))
+    until("figures", lambda: all(prometheus.values(query) for query in totals.values()), 60, httpx.HTTPError)
     now = time.time()  # what was asked for before is in the figures once all of them are newer
 
     def newer() -> bool:
@@ -301,7 +290,7 @@ def test_figures_are_those_of_the_requests(text_stack: Stack, prometheus: Promet
         )
         return all(prometheus.values(f"min(timestamp({name}))")[0] > now for name in names)
 
-    wait_for("figures of now", 60, newer)
+    until("figures of now", newer, 60, httpx.HTTPError)
     before = figures()
     body = {"model": "mini-gpt2", "prompt": "the", "max_tokens": 7, "min_tokens": 7, "temperature": 0}
     usage = httpx.post(f"{text_stack.url}/v1/completions", json=body, timeout=60).json()["usage"]
@@ -315,23 +304,23 @@ def test_figures_are_those_of_the_requests(text_stack: Stack, prometheus: Promet
         exact = more["sound"] == pytest.approx(seconds, abs=0.01) and more["written"] == written
         return exact and more["engine"] >= written and more["guard"] >= 1 and more["first"] >= 1
 
-    wait_for("the new figures", 60, counted)
+    until("the new figures", counted, 60, httpx.HTTPError)
 
 
 def test_alerts_reach_somebody(text_stack: Stack, prometheus: Prometheus) -> None:
     """A tritonserver that is killed is told of, by model and instance; so is a certificate of two days."""
     died = {"alertname": "ConchServerDied", "model": "mini-bart", "instance": f"triton-{BART}"}
     query = f'conch_triton_deaths_total{{instance="triton-{BART}",reason="from outside"}}'
-    (before,) = wait_for("a sample before", 60, lambda: prometheus.values(query))
+    (before,) = until("a sample before", lambda: prometheus.values(query), 60, httpx.HTTPError)
     os.kill(tritonserver(text_stack, BART), signal.SIGKILL)
     serving = f'conch_triton_serving{{instance="triton-{BART}"}}'
-    wait_for("it is seen", 60, lambda: prometheus.values(query) == [before + 1])
-    wait_for(
-        "the alert",
-        60,
-        lambda: [one for one in prometheus.told.firing("ConchServerDied") if died.items() <= one.items()],
-    )
-    wait_for("the certificate's", 60, lambda: prometheus.told.firing("ConchCertificateEnding"))
-    wait_for("the server is back", 90, lambda: prometheus.values(serving) == [1.0])
+    until("it is seen", lambda: prometheus.values(query) == [before + 1], 60, httpx.HTTPError)
+
+    def told() -> bool:
+        return any(died.items() <= one.items() for one in prometheus.told.firing("ConchServerDied"))
+
+    until("the alert", told, 60)
+    until("the certificate's", lambda: prometheus.told.firing("ConchCertificateEnding"), 60, httpx.HTTPError)
+    until("the server is back", lambda: prometheus.values(serving) == [1.0], 90, httpx.HTTPError)
     ready = f"{text_stack.url}/health/ready"
-    wait_for("all models answer", 60, lambda: httpx.get(ready, timeout=40).status_code == 200)
+    until("all models answer", lambda: httpx.get(ready, timeout=40).status_code == 200, 60, httpx.HTTPError)

@@ -8,7 +8,6 @@ import base64
 import os
 import signal
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -36,7 +35,7 @@ from ..attack.faults import replaced, starts
 from ..fakes.pictures import broken, noise, png, saved
 from .blocks import Block, those_of
 from .clients import tensors
-from .conftest import ROOT, Stack, portable, started
+from .conftest import ROOT, Stack, portable, started, until
 from .processes import all_of, tritonserver
 
 PORT = first_port("pictures")
@@ -154,10 +153,7 @@ def test_one_question_about_forty_pictures_while_an_instance_dies(
     found = together(client, described)
     killer.join()
     assert found == [pair.question.answer for pair in described]
-    deadline = time.monotonic() + 60
-    while not replaced(stack, before, 0):
-        assert time.monotonic() < deadline, "it did not come back"
-        time.sleep(0.2)
+    until("it is back", lambda: replaced(stack, before, 0), 60)
 
 
 def test_streamed(client: OpenAI, pairs: list[AnswerPair]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import subprocess
-import time
 from pydoc_data.topics import topics
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 from openai import BadRequestError, ConflictError, NotFoundError, OpenAI
 
 from ..fakes.documents import pdf
-from .conftest import ROOT, Stack
+from .conftest import ROOT, Stack, until
 
 KINDS = {
     "whales.txt": "The blue whale is the largest animal and eats krill.",
@@ -177,9 +176,7 @@ def test_stores(client: OpenAI) -> None:
     assert [one.id for one in client.vector_stores.list(limit=2)][:3] == [one.id for one in reversed(made)]
     changed = client.vector_stores.update(made[0].id, name="new", metadata={"k": "v"})
     assert (changed.name, changed.metadata) == ("new", {"k": "v"})
-    until = time.monotonic() + 30
-    while client.vector_stores.retrieve(made[0].id).status != "completed" and time.monotonic() < until:
-        time.sleep(0.1)
+    until("it is indexed", lambda: client.vector_stores.retrieve(made[0].id).status == "completed", 30)
     both = found(client, made[0].id, ["largest animal", "yeast and flour"])
     assert {one.filename for one in both} == set(KINDS)
     assert min(one.score for one in both) > 0.3

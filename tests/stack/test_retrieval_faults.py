@@ -16,7 +16,7 @@ from openai import InternalServerError
 from tests.attack.retrieval import Client, embedded_vectors, gateways, text_of, under_kills
 from tests.ports import first_port
 
-from .conftest import ROOT, Stack, portable, started
+from .conftest import ROOT, Stack, portable, run, started
 from .processes import vectors
 
 RESTORED_PORT = first_port("retrieval-restored")
@@ -58,13 +58,7 @@ def test_a_database_that_is_down_is_named(retrieval_stack: Stack) -> None:
 def command(home: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """scripts/retrieval for the deployment of the next test."""
     environment = {**os.environ, "PORT": str(RESTORED_PORT), "CONCH_HOME": str(home)}
-    return subprocess.run(
-        [ROOT / "scripts" / "retrieval", *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run(ROOT / "scripts" / "retrieval", *arguments, env=environment)
 
 
 def test_a_backup_is_restored(tmp_path: Path) -> None:

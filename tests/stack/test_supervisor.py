@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 from ops.ranks import descendants
 from tests.ports import first_port
 
-from .conftest import PYTHON, ROOT, _wait, portable
+from .conftest import PYTHON, ROOT, Stack, portable, until, wait_ready
 
 PORT = first_port("supervisor")
 SECONDS = 40.0  # a guard drains what it has before it ends
@@ -24,18 +23,16 @@ def test_a_killed_supervisor_leaves_nothing_behind(tmp_path: Path) -> None:
     environment = portable(tmp_path / "home", PORT, "mini-whisper", 1)
     home = Path(environment["CONCH_HOME"])
     home.mkdir()
+    stack = Stack.at(PORT, home)
 
     def serve() -> subprocess.Popen[bytes]:
         with (home / "serve.log").open("ab") as log:
             command = [PYTHON, "-m", "ops.process_mode", "serve"]
             return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
 
-    def ready(process: subprocess.Popen[bytes]) -> None:
-        _wait(f"http://127.0.0.1:{PORT}/health/ready", process, home)
-
     first = serve()
     try:
-        ready(first)
+        wait_ready(stack, first)
         supervisor = int((home / "run" / "supervisord.pid").read_text())
         ran = set(descendants(first.pid))
         assert len(ran) >= 8, "supervisor, guard, tritonserver, stubs, gateways, nginx"
@@ -44,15 +41,12 @@ def test_a_killed_supervisor_leaves_nothing_behind(tmp_path: Path) -> None:
         assert not [log for log in logs if log.stat().st_mode & 0o077]
         os.kill(supervisor, signal.SIGKILL)
         assert first.wait(SECONDS) == 1
-        until = time.monotonic() + SECONDS
-        while alive := [pid for pid in ran if Path(f"/proc/{pid}").exists()]:
-            assert time.monotonic() < until, alive
-            time.sleep(0.1)
+        until("all end", lambda: not [pid for pid in ran if Path(f"/proc/{pid}").exists()], SECONDS)
     finally:
         first.kill()
     second = serve()
     try:
-        ready(second)
+        wait_ready(stack, second)
     finally:
         second.send_signal(signal.SIGTERM)
         assert second.wait(120) == 0

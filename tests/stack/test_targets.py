@@ -12,15 +12,14 @@ import httpx
 from tests.fakes.tiny_target import SENTENCE
 from tests.ports import first_port
 
-from .conftest import ROOT, portable, restarted, started
+from .conftest import portable, restarted, run, started
 
 PORT = first_port("targets")
 
 
 def build(folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "build", "engines", "--model-id", "mini-gpt2", "--weights", str(folder)]
-    environment = {**os.environ, **variables, "TARGET": "tiny"}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    environment = {**os.environ, **variables, "TARGET": "tiny", "MODEL_ID": "mini-gpt2"}
+    return run(sys.executable, "-m", "build", "engines", "--weights", folder, env=environment)
 
 
 def test_a_third_target_needs_no_other_file(tmp_path: Path) -> None:

@@ -35,8 +35,7 @@ from tests.ports import first_port
 from tests.unit.serving.test_embedding import checkpoint
 
 from .clients import tensors
-from .conftest import PYTHON, ROOT, Stack, started
-from .gpus import run
+from .conftest import PYTHON, ROOT, Stack, build_engines, run, started
 from .test_clip import part
 
 PORT = first_port("tensorrt")
@@ -69,8 +68,7 @@ def built(tmp_path_factory: pytest.TempPathFactory, bert: Path) -> dict[str, str
     texts = {str(path.relative_to(bert)): path.read_bytes() for path in bert.rglob("*") if path.is_file()}
     names = {"openai/clip-vit-base-patch32": clip, "sentence-transformers/all-MiniLM-L6-v2": texts}
     with serving(names) as hub:
-        done = run(sys.executable, "-m", "build", "engines", env={**variables, "HF_ENDPOINT": hub.url})
-    assert done.returncode == 0, done.stderr
+        build_engines({**variables, "HF_ENDPOINT": hub.url})
     return variables
 
 

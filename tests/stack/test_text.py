@@ -33,7 +33,7 @@ from miniatures.training.text.tasks import (
 from miniatures.training.text.world import Draw
 
 from .clients import overtakes, tensors, wait_in_flight
-from .conftest import Stack
+from .conftest import Stack, until
 
 QUESTIONS = {
     "mini-t5": (summarize, to_spanish, to_english, sort_words, sort_numbers),
@@ -353,10 +353,7 @@ def test_streams_that_are_left_are_stopped(text_stack: Stack) -> None:
     for _ in range(7):
         with httpx.stream("POST", f"{text_stack.url}/v1/completions", json=body, timeout=60) as answer:
             assert next(answer.iter_lines()).startswith("data: {")
-    deadline = time.monotonic() + 30
-    while (stopped := stopped_streams(text_stack) - before) < 7 * 12:
-        assert time.monotonic() < deadline, f"{stopped} of {7 * 12} were stopped"
-        time.sleep(0.1)
+    until("all are stopped", lambda: stopped_streams(text_stack) - before >= 7 * 12, 30)
     chunks = client(text_stack).completions.create(
         model="mini-gpt2", prompt=openings(1)[0], max_tokens=4, stream=True, timeout=20
     )

@@ -6,11 +6,7 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -22,7 +18,7 @@ from ops.ranks import descendants
 from tests.ports import first_port
 
 from .clients import Load
-from .conftest import ROOT, Stack, portable, started
+from .conftest import Stack, build_engines, portable, started, until
 from .processes import stub, tritonserver
 from .test_text import openings
 from .test_torch import said
@@ -42,8 +38,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     home = tmp_path_factory.mktemp("ranks")
     environment = portable(home, PORT, "mini-gpt2", 2) | pairs()
     environment |= {"TARGET": "torch", "TP_SIZE": "2", "ENGINES_DIR": str(home / "engines")}
-    command = [sys.executable, "-m", "build", "engines", "--target", "torch", "--model-id", "mini-gpt2"]
-    subprocess.run(command, cwd=ROOT, env=environment, check=True)
+    build_engines(environment)
     with started(environment, tidy=False) as stack:
         yield stack
 
@@ -81,12 +76,12 @@ def asked(stack: Stack) -> None:
 
 def back(stack: Stack, victim: int) -> None:
     """Wait until the first instance has a further rank that is not the victim."""
-    deadline, found = time.monotonic() + 120, list[int]()
-    while not found or victim in found:
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
-        with suppress(ValueError, OSError):  # there is no server, or no engine in it, yet
-            found = ranks(stack, 0)
+
+    def new() -> bool:
+        found = ranks(stack, 0)
+        return bool(found) and victim not in found
+
+    until("a new rank", new, 120, ValueError, OSError)  # there is no server, or no engine in it, yet
 
 
 def test_a_dead_rank_ends_its_instance(stack: Stack) -> None:

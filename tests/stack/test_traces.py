@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -14,7 +13,7 @@ from tests.fakes.collector import Collector, Span, collector
 from tests.ports import first_port
 
 from .clients import RECORDINGS
-from .conftest import Stack, portable, started
+from .conftest import Stack, portable, started, until
 
 PORT = first_port("traces")
 CLIENT = "00000000000000ff"  # the client's span
@@ -28,14 +27,14 @@ class Traced:
 
     def trace(self, number: int, *services: str) -> list[Span]:
         """What there is of a trace, when all services have sent theirs and every span's parent has come."""
-        deadline = time.monotonic() + 30
-        while True:
+
+        def all_of_it() -> list[Span]:
             spans = self.told.of(f"{number:032x}")
             missing = {span.parent for span in spans} - {span.id for span in spans}
-            if set(services) <= {span.service for span in spans} and missing == {CLIENT}:
-                return spans
-            assert time.monotonic() < deadline, [(span.service, span.name) for span in spans]
-            time.sleep(0.1)
+            whole = set(services) <= {span.service for span in spans} and missing == {CLIENT}
+            return spans if whole else []
+
+        return until(f"spans of {services}", all_of_it, 30)
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,8 @@ from __future__ import annotations
 import os
 import re
 import signal
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,8 @@ from tests.fakes.nvidia_image import environment
 from tests.ports import first_port
 
 from .clients import RECORDINGS, events, grpc_inputs, tensors, wave
-from .conftest import PYTHON, ROOT, Stack
-from .gpus import gpu_machine, run, served
+from .conftest import ROOT, Stack, build_engines, restarted, until
+from .gpus import gpu_machine, served
 
 PORT, TP_PORT = first_port("trtllm"), first_port("trtllm-tp")
 MODEL = (
@@ -45,8 +44,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     variables = gpu_machine(tmp_path_factory.mktemp("trtllm"), MODEL, "mini-whisper", PORT)
     files = {path.name: path.read_bytes() for path in (ROOT / "miniatures/whisper").iterdir()}
     with serving({"distil-whisper/distil-large-v3": files}) as hub:
-        done = run(sys.executable, "-m", "build", "engines", env={**variables, "HF_ENDPOINT": hub.url})
-    assert done.returncode == 0, done.stderr
+        build_engines({**variables, "HF_ENDPOINT": hub.url})
     yield variables
 
 
@@ -64,18 +62,10 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         **gpu_machine(tmp_path_factory.mktemp("pairs"), "mini-t5", "mini-t5", TP_PORT),
         "TP_SIZE": "2",
     }
-    done = run(sys.executable, "-m", "build", "engines", env=variables)
-    assert done.returncode == 0, done.stderr
+    build_engines(variables)
     with served(variables) as stack:
         time.sleep(4)  # nginx leaves a server alone for 3 s that refused a connection while it started
         yield stack
-
-
-def _until(true: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
 
 
 def test_an_answer_through_nginx(gpu_stack: Stack, recordings: dict[str, dict[str, Any]]) -> None:
@@ -292,12 +282,16 @@ def _unary(stack: Stack, model: str, **inputs: NDArray[Any]) -> Any:
     return client, client.async_infer(model, tensors(grpc, **inputs), callback=lambda *_: None)
 
 
+def stopped_requests(stack: Stack) -> int:
+    return sum(stack.log(f"triton-{i}").count("was cancelled after") for i in (0, 1))
+
+
 @pytest.mark.parametrize("model", ["tensorrt_llm", "tensorrt_llm_bls"])
 def test_an_abandoned_request_stops_in_the_engine(pairs: Stack, model: str) -> None:
     """A unary one, without an id of the client's: the engine does not make 900 tokens for nobody. (`ensemble`
     cannot be stopped within a step: Triton's own scheduler tells its steps nothing.)
     """
-    before = sum(pairs.log(f"triton-{i}").count("was cancelled after") for i in (0, 1))
+    before = stopped_requests(pairs)
     many = np.array([[900]], np.int32)
     text = {"text_input": np.array([[b"sort: lamp kitchen boat"]], object), "max_tokens": many}
     ids = {
@@ -308,7 +302,7 @@ def test_an_abandoned_request_stops_in_the_engine(pairs: Stack, model: str) -> N
     client, call = _unary(pairs, model, min_tokens=many, **(ids if model == "tensorrt_llm" else text))
     time.sleep(0.5)
     call.cancel()
-    _until(lambda: sum(pairs.log(f"triton-{i}").count("was cancelled after") for i in (0, 1)) > before, 5)
+    until("it stops", lambda: stopped_requests(pairs) > before, 5)
     client.close()
 
 
@@ -321,26 +315,17 @@ def test_a_lost_rank_restarts_its_instance(pairs: Stack) -> None:
         assert words(pairs, text)
         return len(ranks(1)) == 2 and not set(ranks(1).values()) & set(before.values())
 
-    _until(back)
-    _until(
-        lambda: (
-            httpx.get(f"{pairs.kserve}/instances/1/v2/models/ensemble/ready", timeout=30).status_code == 200
-        )
-    )
+    until("both ranks are new", back, 60)
+    ready = f"{pairs.kserve}/instances/1/v2/models/ensemble/ready"
+    until("it is ready", lambda: httpx.get(ready, timeout=30).status_code == 200, 60)
     assert words(pairs, text, "/instances/1")
 
 
 def test_every_rank_stops(pairs: Stack) -> None:
     """A planned restart drains rank 0, and no process of the old ranks stays."""
     before = ranks(0)
-    variables = {**os.environ, "PORT": str(TP_PORT), "MODEL_ID": "mini-t5", "CONCH_HOME": str(pairs.home)}
-    done = run(
-        PYTHON,
-        "-m",
-        "ops.process_mode",
-        "restart",
-        env={**variables, **environment(Path(pairs.home).parent / "image")},
-    )
+    assert pairs.home
+    done = restarted(pairs, MODEL_ID="mini-t5", **environment(pairs.home.parent / "image"))
     assert done.returncode == 0, done.stderr
     after = ranks(0)
     assert sorted(after) == [0, 1]

@@ -6,9 +6,8 @@ mini-llava's engine shares cached blocks between requests (`kv_cache_reuse`), mi
 
 from __future__ import annotations
 
+import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,8 @@ from tests.ports import first_port
 
 from ..fakes.pictures import noise, saved
 from .clients import tensors
-from .conftest import ROOT, Stack
-from .gpus import gpu_machine, run, served
+from .conftest import Stack, build_engines
+from .gpus import gpu_machine, served
 from .test_pictures import (
     LONGEST,
     MODEL,
@@ -54,12 +53,10 @@ WIDTH, WORDS, MOST_ROWS = 192, 869, 3 * 144  # mini-llava's
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Two instances of each model, each on a GPU of its own."""
-    build = [sys.executable, "-m", "build", "engines", "--target", "openvino", "--model-id", MODELS]
-    subprocess.run(build, cwd=ROOT, check=True)
+    build_engines({**os.environ, "TARGET": "openvino", "MODEL_ID": MODELS})
     gpus = {"INSTANCES": "4", **{f"TRITON_{i}_GPUS": str(i) for i in range(4)}}
     variables = gpu_machine(tmp_path_factory.mktemp("pictures"), MODELS, "{model}", PORT, **gpus)
-    done = run(sys.executable, "-m", "build", "engines", env=variables)
-    assert done.returncode == 0, done.stderr
+    build_engines(variables)
     config = Path(variables["ENGINES_DIR"]) / MODEL / "trtllm/repository/tensorrt_llm_stream/config.pbtxt"
     text, shares = re.subn(
         r'("enable_kv_cache_reuse"\s+value\s*\{\s+string_value: )"false"', r'\1"true"', config.read_text()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +14,9 @@ import pytest
 
 from build.catalog import ROOT
 from tests.compose.conftest import VARIABLES as COMPOSE
-from tests.compose.conftest import _make_images
+from tests.compose.conftest import _make_images, checked
 from tests.ports import first_port
-from tests.stack.conftest import Stack
+from tests.stack.conftest import Stack, run
 
 from .hosts import Host, hosts
 
@@ -44,15 +43,6 @@ VARIABLES = {
 }
 
 
-def until(what: str, found: Callable[[], object], seconds: float) -> float:
-    """Seconds until something is so."""
-    started = time.monotonic()
-    while not found():
-        assert time.monotonic() - started < seconds, f"not within {seconds} s: {what}"
-        time.sleep(0.5)
-    return time.monotonic() - started
-
-
 @dataclass(frozen=True)
 class Swarm:
     """The hosts; the first is the manager."""
@@ -66,17 +56,8 @@ class Swarm:
 
     def deploy(self) -> str:
         """`deploy/swarm/deploy`, as an operator calls it."""
-        environment = {**os.environ, **VARIABLES, "DOCKER_HOST": self.manager.url}
-        done = subprocess.run(
-            [str(ROOT / "deploy" / "swarm" / "deploy"), STACK],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=500,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-        return done.stdout
+        variables = {**VARIABLES, "DOCKER_HOST": self.manager.url}
+        return checked(str(ROOT / "deploy" / "swarm" / "deploy"), STACK, seconds=500, **variables).stdout
 
     def tasks(self, service: str) -> list[tuple[str, str]]:
         """(host, state) of a service's tasks that should run, such as ("conch-host-1", "Running")."""
@@ -87,14 +68,8 @@ class Swarm:
 
     def log(self, service: str) -> str:
         """The output of its tasks."""
-        name = f"{STACK}_{service}"
-        done = subprocess.run(
-            ["docker", "--host", self.manager.url, "service", "logs", "--raw", name],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        asked = ("service", "logs", "--raw", f"{STACK}_{service}")
+        done = run("docker", "--host", self.manager.url, *asked, seconds=60)
         return done.stdout + done.stderr
 
     def stack(self, entry: int = 0) -> Stack:

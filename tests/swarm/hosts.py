@@ -11,28 +11,16 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.compose.conftest import checked
+from tests.stack.conftest import until
+
 BRIDGE, NET = "conch-hosts", "10.77.0"
 ENGINE = Path("/opt/conch-docker/root/usr")  # scripts/install_docker
 READY_SECONDS = 60.0
-
-
-def run(*command: str, check: bool = True, seconds: float = 300, **variables: str) -> str:
-    """What a command prints.
-
-    Raises:
-        AssertionError: it failed; with what it said.
-    """
-    environment = {**os.environ, **variables}
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=seconds, check=False
-    )
-    assert done.returncode == 0 or not check, f"{command}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
-    return done.stdout
 
 
 @dataclass(frozen=True)
@@ -48,9 +36,9 @@ class Host:
         """Where the engine listens."""
         return f"unix://{self.folder}/docker.sock"
 
-    def docker(self, *arguments: str, check: bool = True, seconds: float = 300) -> str:
+    def docker(self, *arguments: str, check: bool = True) -> str:
         """`docker …` on this host."""
-        return run("docker", "--host", self.url, *arguments, check=check, seconds=seconds)
+        return checked("docker", "--host", self.url, *arguments, check=check).stdout
 
     def lines(self, *arguments: str) -> list[str]:
         """The same, line by line."""
@@ -58,11 +46,11 @@ class Host:
 
     def cut_off(self) -> None:
         """Pull its cable."""
-        run("ip", "link", "set", self.name, "down")
+        checked("ip", "link", "set", self.name, "down")
 
     def reconnect(self) -> None:
         """And put it back."""
-        run("ip", "link", "set", self.name, "up")
+        checked("ip", "link", "set", self.name, "up")
 
 
 @contextlib.contextmanager
@@ -71,17 +59,17 @@ def bridge() -> Iterator[None]:
     itself.
     """
     forward = ("FORWARD", "-i", BRIDGE, "-o", BRIDGE, "-j", "ACCEPT")
-    run("ip", "link", "add", BRIDGE, "type", "bridge")
+    checked("ip", "link", "add", BRIDGE, "type", "bridge")
     try:
-        run("ip", "address", "add", f"{NET}.1/24", "dev", BRIDGE)
-        run("ip", "link", "set", BRIDGE, "up")
-        run("iptables", "-I", *forward)
+        checked("ip", "address", "add", f"{NET}.1/24", "dev", BRIDGE)
+        checked("ip", "link", "set", BRIDGE, "up")
+        checked("iptables", "-I", *forward)
         try:
             yield
         finally:
-            run("iptables", "-D", *forward)
+            checked("iptables", "-D", *forward)
     finally:
-        run("ip", "link", "del", BRIDGE)
+        checked("ip", "link", "del", BRIDGE)
 
 
 @contextlib.contextmanager
@@ -89,18 +77,18 @@ def host(number: int, work: Path) -> Iterator[Host]:
     """A namespace with a running engine; both go, and the engine's files."""
     made = Host(f"conch-host-{number}", f"{NET}.{10 + number}", work / f"host-{number}")
     inside = ("ip", "-n", made.name)
-    run("ip", "netns", "add", made.name)
+    checked("ip", "netns", "add", made.name)
     try:
-        run("ip", "link", "add", made.name, "type", "veth", "peer", "name", "eth0", "netns", made.name)
-        run("ip", "link", "set", made.name, "master", BRIDGE, "up")
-        run(*inside, "link", "set", "lo", "up")
-        run(*inside, "address", "add", f"{made.address}/24", "dev", "eth0")
-        run(*inside, "link", "set", "eth0", "up")
-        run(*inside, "route", "add", "default", "via", f"{NET}.1")
+        checked("ip", "link", "add", made.name, "type", "veth", "peer", "name", "eth0", "netns", made.name)
+        checked("ip", "link", "set", made.name, "master", BRIDGE, "up")
+        checked(*inside, "link", "set", "lo", "up")
+        checked(*inside, "address", "add", f"{made.address}/24", "dev", "eth0")
+        checked(*inside, "link", "set", "eth0", "up")
+        checked(*inside, "route", "add", "default", "via", f"{NET}.1")
         with engine(made):
             yield made
     finally:
-        run("ip", "netns", "del", made.name)
+        checked("ip", "netns", "del", made.name)
 
 
 @contextlib.contextmanager
@@ -115,11 +103,12 @@ def engine(place: Host) -> Iterator[None]:
     with (place.folder / "log").open("wb") as log:
         process = subprocess.Popen(command, env={**os.environ, "PATH": path}, stdout=log, stderr=log)
     try:
-        deadline = time.monotonic() + READY_SECONDS
-        while not place.docker("info", "--format", "{{.ServerVersion}}", check=False).strip():
+
+        def ready() -> bool:
             assert process.poll() is None, (place.folder / "log").read_text("utf-8", "replace")[-2000:]
-            assert time.monotonic() < deadline, "the engine does not start"
-            time.sleep(0.2)
+            return bool(place.docker("info", "--format", "{{.ServerVersion}}", check=False).strip())
+
+        until("the engine starts", ready, READY_SECONDS)
         yield
     finally:
         process.send_signal(signal.SIGTERM)
@@ -131,7 +120,7 @@ def _remove(folder: Path) -> None:
     """An engine's files, with what it has left mounted in them."""
     mounts = [line.split()[1] for line in Path("/proc/mounts").read_text("utf-8").splitlines()]
     for mount in sorted((m for m in mounts if m.startswith(f"{folder}/")), reverse=True):
-        run("umount", "-l", mount, check=False)
+        checked("umount", "-l", mount, check=False)
     if not os.environ.get("CONCH_TEST_KEEP"):
         shutil.rmtree(folder)
 

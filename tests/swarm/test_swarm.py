@@ -15,9 +15,9 @@ import httpx
 import pytest
 
 from tests.attack.faults import Fault, serving, suffered
-from tests.stack.conftest import Stack
+from tests.stack.conftest import Stack, until
 
-from .conftest import STACK, VARIABLES, Swarm, node, until
+from .conftest import STACK, VARIABLES, Swarm, node
 
 REQUESTS = int(os.environ.get("SWARM_REQUESTS", "2000"))
 TRITONS = (0, 1, 2)
