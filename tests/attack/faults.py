@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import re
 import time
-import wave as riff
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from queue import SimpleQueue
 
 import httpx
 import numpy as np
 import openai
 import tritonclient.grpc as grpc
 
-from tests.stack.clients import Load, grpc_inputs, wave
+from tests.stack.clients import Load, grpc_inputs, pcm, streamed, wave
 from tests.stack.conftest import Stack, until
 
 SOUND = wave("order.wav")[:16000]
@@ -31,43 +28,24 @@ WAV_JSON = [
     },
 ]
 FORM = {"model": "mini-whisper", "language": "en"}
+FILE = pcm(SOUND)
 BACK_SECONDS = 120.0
 
 
-def _file() -> bytes:
-    buffer = io.BytesIO()
-    with riff.open(buffer, "wb") as out:
-        out.setnchannels(1)
-        out.setsampwidth(2)
-        out.setframerate(16000)
-        out.writeframes((SOUND * 32767).astype("<i2").tobytes())
-    return buffer.getvalue()
-
-
-FILE = _file()
-
-
 def gateway(stack: Stack) -> None:
-    answer = httpx.post(
-        f"{stack.url}/v1/audio/transcriptions", files={"file": ("a.wav", FILE)}, data=FORM, timeout=90
-    )
+    answer = stack.transcribe(FILE, timeout=90, **FORM)
     assert answer.status_code == 200, (answer.status_code, answer.text)
 
 
 def sdk(stack: Stack) -> None:
     """OpenAI's own client, which asks again where a connection breaks."""
     with openai.OpenAI(base_url=f"{stack.url}/v1", api_key="none", timeout=90) as client:
-        answer = client.audio.transcriptions.create(file=("a.wav", FILE), model="mini-whisper", language="en")
+        answer = client.audio.transcriptions.create(file=("a.wav", FILE), **FORM)
     assert isinstance(answer.text, str)
 
 
 def gateway_stream(stack: Stack) -> None:
-    answer = httpx.post(
-        f"{stack.url}/v1/audio/transcriptions",
-        files={"file": ("a.wav", FILE)},
-        data={**FORM, "stream": "true"},
-        timeout=90,
-    )
+    answer = stack.transcribe(FILE, timeout=90, stream="true", **FORM)
     assert answer.status_code == 200, (answer.status_code, answer.text)
     assert "transcript.text.done" in answer.text, answer.text[-300:]
 
@@ -96,20 +74,8 @@ def raw_grpc(stack: Stack) -> None:
 
 
 def grpc_stream(stack: Stack) -> None:
-    answers: SimpleQueue[object] = SimpleQueue()
-    with contextlib.closing(grpc.InferenceServerClient(stack.grpc)) as client:
-        client.start_stream(lambda result, error: answers.put((result, error)))
-        client.async_stream_infer(
-            "whisper_bls_stream",
-            grpc_inputs(SOUND, MAX_TOKENS=np.array([[8]], np.int32)),
-            enable_empty_final_response=True,
-        )
-        while True:
-            result, error = answers.get(timeout=90)  # type: ignore[misc]
-            assert error is None, error
-            if result.get_response().parameters["triton_final_response"].bool_param:
-                break
-        client.stop_stream()
+    inputs = grpc_inputs(SOUND, MAX_TOKENS=np.array([[8]], np.int32))
+    streamed(stack, "whisper_bls_stream", inputs, "TRANSCRIPTS", seconds=90)
 
 
 LOADS: dict[str, tuple[Callable[[Stack], None], int]] = {

@@ -20,7 +20,7 @@ import httpx
 from openai import APIConnectionError, APIStatusError, ConflictError, InternalServerError, OpenAI
 
 from tests.stack.conftest import Stack
-from tests.stack.processes import gateway, gateway_socket, tritonserver, vectors
+from tests.stack.processes import gateway, gateway_answers, tritonserver, vectors
 
 T = TypeVar("T")
 LONGEST_PAUSE = 3.0  # seconds between the last one's return and the next kill
@@ -99,19 +99,14 @@ class Victim:
 
 
 def gateways(stack: Stack) -> list[Victim]:
-    return [_gateway(stack, index) for index in range(2)]
-
-
-def _gateway(stack: Stack, index: int) -> Victim:
-    def back() -> bool:
-        transport = httpx.HTTPTransport(uds=gateway_socket(stack, index))
-        with httpx.Client(transport=transport, base_url="http://gateway", timeout=5) as http:
-            try:
-                return http.get("/health/live").status_code == 200
-            except httpx.HTTPError:
-                return False
-
-    return Victim("gateway", lambda: os.kill(gateway(stack, index), signal.SIGKILL), back)
+    return [
+        Victim(
+            "gateway",
+            lambda index=index: os.kill(gateway(stack, index), signal.SIGKILL),  # type: ignore[misc]
+            lambda index=index: gateway_answers(stack, index),  # type: ignore[misc]
+        )
+        for index in range(2)
+    ]
 
 
 def _runs(find: Callable[[Stack], int], stack: Stack) -> bool:

@@ -20,9 +20,9 @@ from docker.models.containers import Container
 
 from build.catalog import ROOT
 from tests.ports import first_port
-from tests.stack.conftest import Stack, recordings, run, until
+from tests.stack.conftest import Stack, client, recordings, run, until
 
-__all__ = ["recordings"]  # a fixture of the stack tests
+__all__ = ["client", "recordings"]  # fixtures of the stack tests
 
 HERE = Path(__file__).parent
 PROJECT = "conch-test"

@@ -20,9 +20,8 @@ from docker.models.containers import Container
 
 from build.catalog import ROOT
 from tests.ports import first_port
-from tests.stack.clients import RECORDINGS, wave
+from tests.stack.clients import RECORDINGS, pcm, wave
 from tests.stack.conftest import Stack, until
-from tests.stack.test_bad_uploads import wav
 
 from .conftest import FILES, PROJECT, Engine, compose, conch, ports_from, wait_ready
 
@@ -149,7 +148,7 @@ def test_down_drains(stack: Stack) -> None:
     periods.
     """
     answers: list[httpx.Response] = []
-    body = wav((np.tile(wave("largo.flac"), 12) * 32767).astype("<i2"))  # 18 minutes
+    body = pcm(np.tile(wave("largo.flac"), 12))  # 18 minutes
 
     def long_request() -> None:
         answers.append(stack.transcribe(body, model="mini-whisper"))

@@ -7,14 +7,12 @@ from __future__ import annotations
 from tests.stack.test_nginx import *  # noqa: F403
 from tests.stack.test_realtime import test_speech_comes_back_while_it_is_spoken
 from tests.stack.test_speech import (
-    sdk,
     test_grpc_through_nginx,
     test_sdk_json,
     test_stream_carries_the_text_so_far,
 )
 
 __all__ = [
-    "sdk",
     "test_grpc_through_nginx",
     "test_sdk_json",
     "test_speech_comes_back_while_it_is_spoken",

@@ -9,9 +9,10 @@ import pytest
 
 from miniatures.training.answers.evaluate import held_out
 from tests.ports import first_port
+from tests.stack.clients import streamed
 from tests.stack.conftest import Stack
-from tests.stack.test_pictures import about, answered, nvidias, streamed
-from tests.stack.test_text import client, curl, generate, openings, prompts, questions
+from tests.stack.test_pictures import about, answered, nvidias
+from tests.stack.test_text import curl, generate, openings, prompts, questions
 
 from .conftest import PROJECT, ports_from, started
 
@@ -38,17 +39,17 @@ def test_text_models_answer_in_containers(texts: Stack) -> None:
         ]
         == pair.target
     )
-    asked = client(texts).completions.create(model="mini-gpt2", prompt=opening, max_tokens=40, temperature=0)
+    asked = texts.openai().completions.create(model="mini-gpt2", prompt=opening, max_tokens=40, temperature=0)
     assert (
         asked.choices[0].text
         == generate(texts, "mini-gpt2", "tensorrt_llm_bls", text_input=opening, max_tokens=40).json()[
             "text_output"
         ]
     )
-    streamed = client(texts).completions.create(
+    stream = texts.openai().completions.create(
         model="mini-t5", prompt=prompts("mini-t5")[0], max_tokens=100, temperature=0, stream=True
     )
-    assert "".join(choice.text for chunk in streamed for choice in chunk.choices) == pair.target
+    assert "".join(choice.text for chunk in stream for choice in chunk.choices) == pair.target
     assert httpx.get(f"{texts.url}/health/ready", timeout=60).json()["models"] == {
         "mini-t5": True,
         "mini-gpt2": True,
@@ -59,6 +60,7 @@ def test_text_models_answer_in_containers(texts: Stack) -> None:
 def test_pictures_in_containers(texts: Stack) -> None:
     """By OpenAI's SDK, and what NVIDIA's multimodal client streams."""
     for pair in held_out(5):
-        assert answered(client(texts), about(pair)) == pair.question.answer
+        assert answered(texts.openai(), about(pair)) == pair.question.answer
         asking, to = nvidias("llava", pair, stream=True), {"x-model-id": "mini-llava"}
-        assert streamed(texts, "tensorrt_llm_bls_stream", asking, to) == pair.question.answer
+        pieces = streamed(texts, "tensorrt_llm_bls_stream", asking, "text_output", to)
+        assert "".join(pieces).strip() == pair.question.answer

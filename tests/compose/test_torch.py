@@ -15,7 +15,7 @@ from build.catalog import ROOT
 from scripts import gpu_report
 from scripts.gpu_machine import InDocker, Round
 from tests.stack.conftest import Stack
-from tests.stack.test_text import client, questions
+from tests.stack.test_text import questions
 
 from .conftest import compose, gpu_variables, started
 
@@ -31,7 +31,7 @@ def torch_stack(nvidia_base: str) -> Iterator[Stack]:
 def test_torch_answers_in_containers(torch_stack: Stack) -> None:
     """The sentence that the other targets give, from an engine that says it is torch's."""
     pair = questions("mini-t5", 1)[0]
-    answer = client(torch_stack).completions.create(
+    answer = torch_stack.openai().completions.create(
         model="mini-t5", prompt=pair.source, max_tokens=100, temperature=0
     )
     assert answer.choices[0].text == pair.target

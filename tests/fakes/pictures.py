@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import struct
 import zlib
 from collections.abc import Iterator
@@ -22,6 +23,12 @@ def saved(picture: Image.Image, kind: str, **options: Any) -> bytes:
     file = BytesIO()
     picture.save(file, kind, **options)
     return file.getvalue()
+
+
+def part(data: bytes, kind: str = "png") -> dict[str, Any]:
+    """A picture as a part of a message or of an embedding's input."""
+    url = f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+    return {"type": "image_url", "image_url": {"url": url}}
 
 
 def png(width: int, height: int, body: bytes = b"", depth: int = 8) -> bytes:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import Any
 
 import httpx
@@ -19,12 +21,28 @@ from tritonclient.utils import np_to_triton_dtype
 
 from speech.media import decode
 
-from .conftest import RECORDINGS, until
+from .conftest import RECORDINGS, Stack, until
 
 
 def wave(name: str) -> NDArray[np.float32]:
     """A bundled recording at 16 kHz."""
     return decode(RECORDINGS / name, max_seconds=600, time_limit=60)
+
+
+def wav(samples: NDArray[Any], channels: int = 1, claim: int | None = None, rate: int = 16_000) -> bytes:
+    """A RIFF file of PCM (int16), of floats, or of G.711 mu-law (uint8); `claim` overrides the length that
+    the header states.
+    """
+    data, align = samples.tobytes(), channels * samples.itemsize
+    kind = {"i": 1, "f": 3, "u": 7}[samples.dtype.kind]
+    form = struct.pack("<HHIIHH", kind, channels, rate, rate * align, align, 8 * samples.itemsize)
+    head = struct.pack("<4sI8sI16s", b"RIFF", 36 + len(data), b"WAVEfmt ", len(form), form)
+    return head + struct.pack("<4sI", b"data", len(data) if claim is None else claim) + data
+
+
+def pcm(sound: NDArray[np.floating]) -> bytes:
+    """A RIFF file of a sound at 16 kHz in 16 bits."""
+    return wav((np.clip(sound, -1, 1) * 32767).astype("<i2"))
 
 
 def tensors(client: Any, **arrays: NDArray[Any]) -> list[Any]:
@@ -51,6 +69,30 @@ def grpc_inputs(
     if lengths:
         arrays["WAV_LENS"] = np.array([[n] for n in lengths], np.int32)
     return tensors(grpc, **arrays)
+
+
+def streamed(
+    stack: Stack,
+    model: str,
+    inputs: list[Any],
+    output: str,
+    headers: dict[str, str] | None = None,
+    seconds: float = 60,
+) -> list[str]:
+    """The texts of a decoupled model's responses by gRPC, to the last one."""
+    answers: SimpleQueue[tuple[Any, Any]] = SimpleQueue()
+    texts, final = list[str](), False
+    with grpc.InferenceServerClient(stack.grpc) as client:
+        client.start_stream(lambda result, error: answers.put((result, error)), headers=headers)
+        client.async_stream_infer(model, inputs, enable_empty_final_response=True)
+        while not final:
+            result, error = answers.get(timeout=seconds)
+            assert error is None, error
+            if (found := result.as_numpy(output)) is not None:
+                texts.append(found[0].decode())
+            final = result.get_response().parameters["triton_final_response"].bool_param
+        client.stop_stream()
+    return texts
 
 
 def events(answer: httpx.Response) -> list[dict[str, Any]]:

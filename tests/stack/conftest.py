@@ -181,6 +181,12 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         yield found
 
 
+@pytest.fixture(scope="module")
+def client(stack: Stack) -> OpenAI:
+    """OpenAI's own client of the module's stack."""
+    return stack.openai()
+
+
 @pytest.fixture(scope="session")
 def text_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Four models, an instance each; CONCH_TEXT_PORT names the first port of one that is up already."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import httpx
+
 from .conftest import Stack
 
 
@@ -57,6 +59,16 @@ def gateway(stack: Stack, index: int) -> int:
     socket = gateway_socket(stack, index)
     (found,) = [pid for pid, words in _commands().items() if "gateway" in words and socket in words]
     return found
+
+
+def gateway_answers(stack: Stack, index: int) -> bool:
+    """Whether one of the gateways says that it is alive."""
+    transport = httpx.HTTPTransport(uds=gateway_socket(stack, index))
+    with httpx.Client(transport=transport, base_url="http://gateway", timeout=5) as client:
+        try:
+            return client.get("/health/live").status_code == 200
+        except httpx.HTTPError:
+            return False
 
 
 def vectors(stack: Stack) -> int:

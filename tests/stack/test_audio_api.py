@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import json
 from typing import Any
 
 import httpx
@@ -15,9 +14,8 @@ import pytest
 import srt
 import webvtt
 
-from .clients import RECORDINGS, wave
+from .clients import RECORDINGS, events, wav, wave
 from .conftest import Stack
-from .test_bad_uploads import wav
 
 Rows = dict[str, dict[str, Any]]
 FORMATS = ("json", "text", "srt", "vtt", "verbose_json")
@@ -26,11 +24,6 @@ ENGLISH = (
     "The red letter costs sixty-five euros. Where is the big blanket? Stop now, Victor. The cow is eating in "
     "front of the chair. Bring the wallet."
 )
-
-
-@pytest.fixture
-def sdk(stack: Stack) -> openai.OpenAI:
-    return stack.openai()
 
 
 def sound(name: str) -> tuple[str, bytes]:
@@ -47,7 +40,7 @@ def sound(name: str) -> tuple[str, bytes]:
     ],
 )
 def test_transcriptions(
-    sdk: openai.OpenAI, recordings: Rows, response_format: Any, granularities: Any, stream: bool
+    client: openai.OpenAI, recordings: Rows, response_format: Any, granularities: Any, stream: bool
 ) -> None:
     """Each way is answered in full, or refused with the field that does not fit."""
     extra = {"timestamp_granularities": granularities} if granularities else {}
@@ -59,14 +52,14 @@ def test_transcriptions(
         **extra,
     }
     if granularities and response_format != "verbose_json":
-        assert refused(sdk.audio.transcriptions.create, call) == "timestamp_granularities[]"
+        assert refused(client.audio.transcriptions.create, call) == "timestamp_granularities[]"
     elif stream and response_format not in ("json", "text"):
-        assert refused(sdk.audio.transcriptions.create, call) == "stream"
+        assert refused(client.audio.transcriptions.create, call) == "stream"
     elif stream:
-        check_stream(list(sdk.audio.transcriptions.create(**call)), recordings["demo.flac"]["text"])
+        check_stream(list(client.audio.transcriptions.create(**call)), recordings["demo.flac"]["text"])
     else:
         check(
-            sdk.audio.transcriptions.create(**call),
+            client.audio.transcriptions.create(**call),
             response_format,
             recordings["demo.flac"],
             granularities or ["segment"],
@@ -74,9 +67,9 @@ def test_transcriptions(
 
 
 @pytest.mark.parametrize("response_format", FORMATS)
-def test_translations(sdk: openai.OpenAI, recordings: Rows, response_format: Any) -> None:
+def test_translations(client: openai.OpenAI, recordings: Rows, response_format: Any) -> None:
     """Spanish in, English out, in the same formats; times are the recording's."""
-    answer = sdk.audio.translations.create(
+    answer = client.audio.translations.create(
         file=sound("cocina.mp3"), model="mini-whisper", response_format=response_format
     )
     row = {**recordings["cocina.mp3"], "text": ENGLISH}
@@ -160,11 +153,11 @@ def check_stream(events: list[Any], text: str) -> None:
     assert last.usage.total_tokens == last.usage.input_tokens + last.usage.output_tokens > 0
 
 
-def test_words_of_a_long_recording(sdk: openai.OpenAI) -> None:
+def test_words_of_a_long_recording(client: openai.OpenAI) -> None:
     """Over several windows word times run on, inside segments that run on; most words take the time that
     words take.
     """
-    answer: Any = sdk.audio.transcriptions.create(
+    answer: Any = client.audio.transcriptions.create(
         file=sound("largo.flac"),
         model="mini-whisper",
         response_format="verbose_json",
@@ -176,23 +169,25 @@ def test_words_of_a_long_recording(sdk: openai.OpenAI) -> None:
     assert 0.1 < lengths[len(lengths) // 2] < 0.6
 
 
-def test_a_long_stream_comes_in_pieces(sdk: openai.OpenAI, recordings: Rows) -> None:
+def test_a_long_stream_comes_in_pieces(client: openai.OpenAI, recordings: Rows) -> None:
     """A delta for each window, with `auto` as without; with server_vad one for each turn, which a language
     fits that is named or detected.
     """
     text = recordings["minute.wav"]["text"]
-    plain = list(sdk.audio.transcriptions.create(file=sound("minute.wav"), model="mini-whisper", stream=True))
+    plain = list(
+        client.audio.transcriptions.create(file=sound("minute.wav"), model="mini-whisper", stream=True)
+    )
     assert len(plain) >= 4
     assert jiwer.wer(text, plain[-1].text) <= 0.05  # type: ignore[union-attr]
     same = list(
-        sdk.audio.transcriptions.create(
+        client.audio.transcriptions.create(
             file=sound("minute.wav"), model="mini-whisper", stream=True, chunking_strategy="auto"
         )
     )
     assert len(same) == len(plain)
     vad = {"type": "server_vad"}
     turns = list(
-        sdk.audio.transcriptions.create(
+        client.audio.transcriptions.create(
             file=sound("minute.wav"), model="mini-whisper", stream=True, chunking_strategy=vad, language="en"
         )
     )  # type: ignore[arg-type]
@@ -200,10 +195,10 @@ def test_a_long_stream_comes_in_pieces(sdk: openai.OpenAI, recordings: Rows) -> 
     assert jiwer.wer(text, turns[-1].text) <= 0.05  # type: ignore[union-attr]
 
 
-def test_chunking_strategy_object(sdk: openai.OpenAI, recordings: Rows) -> None:
+def test_chunking_strategy_object(client: openai.OpenAI, recordings: Rows) -> None:
     """The SDK's object; true offsets although silence was left out."""
     vad: Any = {"type": "server_vad", "threshold": 0.4, "prefix_padding_ms": 200, "silence_duration_ms": 400}
-    answer: Any = sdk.audio.transcriptions.create(
+    answer: Any = client.audio.transcriptions.create(
         file=sound("demo.flac"), model="mini-whisper", response_format="verbose_json", chunking_strategy=vad
     )
     assert answer.text == recordings["demo.flac"]["text"]
@@ -211,9 +206,9 @@ def test_chunking_strategy_object(sdk: openai.OpenAI, recordings: Rows) -> None:
         assert segment.start == pytest.approx(true["start"], abs=0.2)
 
 
-def test_log_probabilities(sdk: openai.OpenAI, recordings: Rows) -> None:
+def test_log_probabilities(client: openai.OpenAI, recordings: Rows) -> None:
     """include=["logprobs"]: the tokens' bytes put together are the text."""
-    answer = sdk.audio.transcriptions.create(
+    answer = client.audio.transcriptions.create(
         file=sound("demo.flac"), model="mini-whisper", include=["logprobs"]
     )
     rows = answer.logprobs or []
@@ -223,16 +218,16 @@ def test_log_probabilities(sdk: openai.OpenAI, recordings: Rows) -> None:
     )
     assert all((row.logprob or 0.0) <= 0.0 for row in rows)
     last: Any = list(
-        sdk.audio.transcriptions.create(
+        client.audio.transcriptions.create(
             file=sound("demo.flac"), model="mini-whisper", include=["logprobs"], stream=True
         )
     )[-1]
     assert len(last.logprobs) == len(rows)
 
 
-def test_previous_text_is_an_extension(sdk: openai.OpenAI, recordings: Rows) -> None:
+def test_previous_text_is_an_extension(client: openai.OpenAI, recordings: Rows) -> None:
     """condition_on_previous_text sends windows one after the other, each with the text before it."""
-    answer = sdk.audio.transcriptions.create(
+    answer = client.audio.transcriptions.create(
         file=sound("minute.wav"),
         model="mini-whisper",
         language="en",
@@ -241,10 +236,10 @@ def test_previous_text_is_an_extension(sdk: openai.OpenAI, recordings: Rows) -> 
     assert jiwer.wer(recordings["minute.wav"]["text"], answer.text) <= 0.1
 
 
-def test_temperature_ladder_and_seed(sdk: openai.OpenAI, recordings: Rows) -> None:
+def test_temperature_ladder_and_seed(client: openai.OpenAI, recordings: Rows) -> None:
     """A fixed temperature is used as it is, and twice the same request gives twice the same words."""
     once, again = (
-        sdk.audio.transcriptions.create(
+        client.audio.transcriptions.create(
             file=sound("order.wav"), model="mini-whisper", temperature=0.3, response_format="verbose_json"
         )
         for _ in range(2)
@@ -258,21 +253,17 @@ def test_a_stream_that_fails_later_says_so(stack: Stack) -> None:
     error event in OpenAI's shape, which the SDK raises.
     """
     sound = np.concatenate([*2 * [wave("largo.flac")], np.full(160_000, np.nan, np.float32)])
-    file, url = wav(sound.astype("<f4"), kind=3, bits=32), f"{stack.url}/v1/audio/transcriptions"
+    file, url = wav(sound.astype("<f4")), f"{stack.url}/v1/audio/transcriptions"
     with httpx.stream(
         "POST", url, files={"file": file}, data={"model": "mini-whisper", "stream": "true"}, timeout=60
     ) as answer:
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/event-stream")
-        events = [json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: ")]
-    assert events[0]["type"] == "transcript.text.delta"
-    assert events[-1]["error"]["param"] == "file"
+        found = events(answer)
+    assert found[0]["type"] == "transcript.text.delta"
+    assert found[-1]["error"]["param"] == "file"
     with pytest.raises(openai.APIError, match="NaN"):
-        list(
-            openai.OpenAI(base_url=f"{stack.url}/v1", api_key="none").audio.transcriptions.create(
-                file=file, model="mini-whisper", stream=True
-            )
-        )
+        list(stack.openai().audio.transcriptions.create(file=file, model="mini-whisper", stream=True))
 
 
 def test_openapi_describes_the_forms(stack: Stack) -> None:

@@ -97,27 +97,18 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         yield found
 
 
-@pytest.fixture(scope="module")
-def sdk(stack: Stack) -> openai.OpenAI:
-    return client(stack)
-
-
-def client(stack: Stack) -> openai.OpenAI:
-    return stack.openai(timeout=120)
-
-
 def asked(text: str, **fields: Any) -> dict[str, Any]:
     messages = [{"role": "user", "content": text}]
     return {"model": MODEL, "messages": messages, "max_tokens": 400, **fields}
 
 
-def test_it_knows_something(sdk: openai.OpenAI) -> None:
+def test_it_knows_something(client: openai.OpenAI) -> None:
     """Six of ten questions with undisputed answers. By CPU and precision it was 22 or 25 of 30; transformers
     with the same weights answers 21, in float32 and in bfloat16.
     """
 
     def answer(question: str) -> str:
-        made = sdk.chat.completions.create(**asked(question, temperature=0, max_tokens=60))
+        made = client.chat.completions.create(**asked(question, temperature=0, max_tokens=60))
         return made.choices[0].message.content or ""
 
     with ThreadPoolExecutor(8) as pool:
@@ -128,13 +119,13 @@ def test_it_knows_something(sdk: openai.OpenAI) -> None:
     ]
 
 
-def test_required_calls_parse_and_validate(sdk: openai.OpenAI) -> None:
+def test_required_calls_parse_and_validate(client: openai.OpenAI) -> None:
     """Whatever the model chooses at random, each call has a tool's name and arguments of its schema."""
 
     def call(n: int) -> str:
         text = f"What is the weather in {CITIES[n % len(CITIES)]}?"
         fields = asked(text, tools=[WEATHER, ADD], tool_choice="required", seed=n, temperature=0.3)
-        made = sdk.chat.completions.create(**fields).choices[0]
+        made = client.chat.completions.create(**fields).choices[0]
         assert made.finish_reason == "tool_calls" and made.message.tool_calls
         (found,) = made.message.tool_calls
         arguments = json.loads(found.function.arguments)
@@ -148,24 +139,24 @@ def test_required_calls_parse_and_validate(sdk: openai.OpenAI) -> None:
         assert set(pool.map(call, range(REQUESTS))) <= {"get_weather", "add"}
 
 
-def test_structured_answers_parse_and_validate(sdk: openai.OpenAI) -> None:
+def test_structured_answers_parse_and_validate(client: openai.OpenAI) -> None:
     """OpenAI's own helper, which makes the schema and reads the answer."""
 
     def parse(n: int) -> City | None:
         text = f"Where is {CITIES[n % len(CITIES)]}?"
-        made = sdk.chat.completions.parse(**asked(text, seed=n, temperature=0.3), response_format=City)
+        made = client.chat.completions.parse(**asked(text, seed=n, temperature=0.3), response_format=City)
         return made.choices[0].message.parsed
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(parse, range(REQUESTS)))
 
 
-def test_a_tool_is_called_and_answered(sdk: openai.OpenAI) -> None:
+def test_a_tool_is_called_and_answered(client: openai.OpenAI) -> None:
     """Streamed by the helper; then its result goes back with the call as it came."""
     question = {"role": "user", "content": "What is the weather in Rome?"}
     named: Any = {"type": "function", "function": {"name": "get_weather"}}
     fields = asked("", tools=[WEATHER], tool_choice=named, temperature=0) | {"messages": [question]}
-    with sdk.chat.completions.stream(**fields) as events:
+    with client.chat.completions.stream(**fields) as events:
         kinds = [event.type for event in events]
         made = events.get_final_completion().choices[0]
     assert "tool_calls.function.arguments.done" in kinds and made.finish_reason == "tool_calls"
@@ -181,25 +172,25 @@ def test_a_tool_is_called_and_answered(sdk: openai.OpenAI) -> None:
         {"role": "assistant", "content": None, "tool_calls": [called]},
         {"role": "tool", "tool_call_id": call.id, "content": "21 degrees and sunny"},
     ]
-    answer = sdk.chat.completions.create(
+    answer = client.chat.completions.create(
         model=MODEL, messages=history, tools=[WEATHER], temperature=0, max_tokens=40
     )
     assert "21" in (answer.choices[0].message.content or "")
 
 
-def test_the_responses_api(sdk: openai.OpenAI) -> None:
+def test_the_responses_api(client: openai.OpenAI) -> None:
     """Whole, streamed, parsed into a type, and a tool that is called and answered."""
     question = "What is the capital of Japan?"
-    whole = sdk.responses.create(model=MODEL, input=question, temperature=0, max_output_tokens=40)
+    whole = client.responses.create(model=MODEL, input=question, temperature=0, max_output_tokens=40)
     assert "Tokyo" in whole.output_text and whole.status == "completed"
-    with sdk.responses.stream(model=MODEL, input=question, temperature=0, max_output_tokens=40) as events:
+    with client.responses.stream(model=MODEL, input=question, temperature=0, max_output_tokens=40) as events:
         for _ in events:
             pass
         assert events.get_final_response().output_text == whole.output_text
-    parsed = sdk.responses.parse(model=MODEL, input="Where is Rome?", text_format=City, temperature=0)
+    parsed = client.responses.parse(model=MODEL, input="Where is Rome?", text_format=City, temperature=0)
     assert isinstance(parsed.output_parsed, City)
     tool: Any = {"type": "function", **WEATHER["function"]}
-    made = sdk.responses.create(
+    made = client.responses.create(
         model=MODEL, input="What is the weather in Rome?", tools=[tool], tool_choice="required", temperature=0
     )
     (call,) = made.output
@@ -210,7 +201,7 @@ def test_the_responses_api(sdk: openai.OpenAI) -> None:
         call.model_dump(exclude_none=True),
         {"type": "function_call_output", "call_id": call.call_id, "output": "21 degrees and sunny"},
     ]
-    answer = sdk.responses.create(
+    answer = client.responses.create(
         model=MODEL, input=history, tools=[tool], temperature=0, max_output_tokens=40
     )
     assert "21" in answer.output_text

@@ -4,7 +4,6 @@ client, compared with transformers on the same weights.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,14 +20,13 @@ from miniatures.training.pictures.museum import Exhibit, museum, recall
 from serving.engine.openvino.runtime import hardware_precision, this_cpu
 from tests.ports import first_port
 
-from ..fakes.pictures import saved
+from ..fakes.pictures import part, saved
 from .clients import tensors
 from .conftest import ROOT, Stack, portable, started
 
 PORT, TORCH_PORT = first_port("clip"), first_port("clip-torch")
 MODEL = "mini-clip"
-FULL = hardware_precision(this_cpu(), many_rows=True) == "f32"
-CLOSE = 0.9999 if FULL else 0.999
+CLOSE = 0.9999 if hardware_precision(this_cpu(), many_rows=True) == "f32" else 0.999
 
 
 @pytest.fixture(scope="module")
@@ -40,11 +38,6 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 @pytest.fixture(scope="module")
-def client(stack: Stack) -> OpenAI:
-    return stack.openai()
-
-
-@pytest.fixture(scope="module")
 def exhibits() -> list[Exhibit]:
     return museum(200)
 
@@ -53,19 +46,6 @@ def exhibits() -> list[Exhibit]:
 def peer() -> PicturePeer:
     """Transformers' model, processor and tokenizer on the weights of this repository."""
     return PicturePeer(ROOT / "miniatures" / "clip")
-
-
-def url(data: bytes, kind: str = "png") -> str:
-    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
-
-
-def part(data: bytes, kind: str = "png") -> dict[str, Any]:
-    """A picture as chat has it."""
-    return at(url(data, kind))
-
-
-def at(address: str) -> dict[str, Any]:
-    return {"type": "image_url", "image_url": {"url": address}}
 
 
 def embedded(client: OpenAI, given: Any, **fields: Any) -> np.ndarray:

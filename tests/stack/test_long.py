@@ -23,8 +23,8 @@ from miniatures.training.speech.clips import Clipper, SpeechClip
 from miniatures.training.speech.corpus import Corpus, make_corpus
 from miniatures.training.speech.recordings import record
 
+from .clients import pcm, wav
 from .conftest import Stack
-from .test_bad_uploads import wav
 
 RATE = 16_000
 HOURS = float(os.environ.get("LONG_HOURS", "0"))
@@ -35,10 +35,6 @@ Floats = NDArray[np.float32]
 @pytest.fixture(scope="module")
 def corpus() -> Corpus:
     return make_corpus(240 if HOURS else 120, seed=91, held_out=True)
-
-
-def pcm(wave: Floats) -> bytes:
-    return wav((np.clip(wave, -1, 1) * 32767).astype("<i2"))
 
 
 def transcribe(stack: Stack, content: bytes, **fields: str) -> httpx.Response:
@@ -112,14 +108,11 @@ def test_no_word_is_lost_at_a_cut(
 
 
 def mulaw(wave: Floats, rate: int = RATE) -> bytes:
-    """A RIFF file of G.711 mu-law, one byte a sample (ITU-T G.711; format tag 7)."""
+    """A RIFF file of G.711 mu-law, one byte a sample (ITU-T G.711)."""
     magnitude = np.abs(np.clip(wave, -1, 1) * 32635).astype(np.int32) + 132
     exponent = np.floor(np.log2(magnitude)).astype(np.int32) - 7
     mantissa = (magnitude >> (exponent + 3)) & 15
-    coded = ~((np.where(wave < 0, 128, 0) | (exponent << 4) | mantissa).astype(np.uint8))
-    header = bytearray(wav(coded, kind=7, bits=8))
-    header[24:28], header[28:32] = rate.to_bytes(4, "little"), rate.to_bytes(4, "little")
-    return bytes(header)
+    return wav(~((np.where(wave < 0, 128, 0) | (exponent << 4) | mantissa).astype(np.uint8)), rate=rate)
 
 
 def quiet_sounds() -> Iterator[tuple[str, Floats]]:

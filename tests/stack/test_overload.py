@@ -10,13 +10,12 @@ import httpx
 import numpy as np
 import pytest
 
-from .clients import RECORDINGS, wait_idle, wave
+from .clients import RECORDINGS, pcm, wait_idle, wave
 from .conftest import Stack, until
-from .test_bad_uploads import wav
 
 ORDER = (RECORDINGS / "order.wav").read_bytes()
 LETTER = (RECORDINGS / "letter.m4a").read_bytes()
-LONG = wav((np.tile(wave("largo.flac"), 4) * 32767).astype("<i2"))  # six minutes
+LONG = pcm(np.tile(wave("largo.flac"), 4))  # six minutes
 SECONDS = 12
 
 

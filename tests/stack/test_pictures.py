@@ -4,7 +4,6 @@ client sends, compared with transformers on the same weights.
 
 from __future__ import annotations
 
-import base64
 import os
 import signal
 import threading
@@ -32,9 +31,9 @@ from scripts.clients import ask
 from tests.ports import first_port
 
 from ..attack.faults import replaced, starts
-from ..fakes.pictures import broken, noise, png, saved
+from ..fakes.pictures import broken, noise, part, png, saved
 from .blocks import Block, those_of
-from .clients import tensors
+from .clients import streamed, tensors
 from .conftest import ROOT, Stack, portable, started, until
 from .processes import all_of, tritonserver
 
@@ -51,11 +50,6 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     home = tmp_path_factory.mktemp("pictures")
     with started(portable(home, PORT, models, 4, build=True), tidy=False) as found:
         yield found
-
-
-@pytest.fixture(scope="module")
-def client(stack: Stack) -> OpenAI:
-    return stack.openai(timeout=120)
 
 
 @pytest.fixture(scope="module")
@@ -92,20 +86,12 @@ def described_by(peer: AnswerPeer) -> list[AnswerPair]:
     return known[:40]
 
 
-def url(data: bytes, kind: str = "png") -> str:
-    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
-
-
-def seen(data: bytes, kind: str = "png") -> dict[str, Any]:
-    return {"type": "image_url", "image_url": {"url": url(data, kind)}}
-
-
 def said(words: str) -> dict[str, Any]:
     return {"type": "text", "text": words}
 
 
 def about(pair: AnswerPair) -> list[Any]:
-    content = [seen(saved(pair.picture, "PNG")), said(pair.question.text)]
+    content = [part(saved(pair.picture, "PNG")), said(pair.question.text)]
     return [{"role": "user", "content": content}]
 
 
@@ -181,9 +167,9 @@ def test_several_pictures_and_turns(client: OpenAI, pairs: list[AnswerPair]) -> 
     first, second, third = (saved(pair.picture, "PNG") for pair in pairs[:3])
     messages = [
         {"role": "system", "content": "Answer briefly."},
-        {"role": "user", "content": [seen(first), seen(second), said("what is in the picture?")]},
+        {"role": "user", "content": [part(first), part(second), said("what is in the picture?")]},
         {"role": "assistant", "content": "a red star"},
-        {"role": "user", "content": [seen(third), said("what colour is the background?")]},
+        {"role": "user", "content": [part(third), said("what colour is the background?")]},
     ]
     done = client.chat.completions.create(
         model=MODEL, messages=messages, temperature=0, max_tokens=8, logprobs=True, top_logprobs=2, stop=["!"]
@@ -211,13 +197,19 @@ def test_turns(client: OpenAI, described: list[AnswerPair]) -> None:
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ([seen(b"hello"), said("what?")], "picture 1 is not a picture that can be read"),
-        ([seen(saved(noise(9, 9), "PNG")), seen(png(9000, 9000)), said("what?")], "picture 2 has more than"),
-        ([seen(saved(noise(99, 99), "JPEG")[:900]), said("what?")], "picture 1 is a damaged JPEG picture"),
+        ([part(b"hello"), said("what?")], "picture 1 is not a picture that can be read"),
+        (
+            [part(saved(noise(9, 9), "PNG")), part(png(9000, 9000)), said("what?")],
+            "picture 2 has more than",
+        ),
+        (
+            [part(saved(noise(99, 99), "JPEG")[:900]), said("what?")],
+            "picture 1 is a damaged JPEG picture",
+        ),
         ([{"type": "image_url", "image_url": {"url": "http://127.0.0.1/a.png"}}], "is a remote URL"),
         ([{"type": "image_url", "image_url": {"url": "data:image/png;base64,@@"}}], "invalid base64"),
         ([said("<image> what?")], "the text has <image> 1 times, and 0 pictures were sent"),
-        ([seen(saved(noise(9, 9), "PNG")) for _ in range(9)], "positions"),
+        ([part(saved(noise(9, 9), "PNG")) for _ in range(9)], "positions"),
     ],
 )
 def test_refusals(client: OpenAI, content: list[Any], sentence: str) -> None:
@@ -257,7 +249,7 @@ def test_hostile_pictures(stack: Stack, client: OpenAI, pairs: list[AnswerPair])
     with httpx.Client(base_url=stack.url, timeout=120, limits=limits) as http:
 
         def post(data: bytes) -> int:
-            messages = [{"role": "user", "content": [seen(data), said("what?")]}]
+            messages = [{"role": "user", "content": [part(data), said("what?")]}]
             body = {"model": MODEL, "messages": messages, "max_tokens": 1, "temperature": 0}
             return http.post("/v1/chat/completions", json=body).status_code
 
@@ -293,25 +285,6 @@ def nvidias(kind: str, pair: AnswerPair, *, stream: bool) -> list[Any]:
     )
 
 
-def streamed(stack: Stack, model: str, inputs: list[Any], to: dict[str, str]) -> str:
-    """All pieces of a decoupled answer."""
-    pieces, ended = list[str](), threading.Event()
-
-    def heard(result: Any, error: Any) -> None:
-        assert error is None, error
-        if (found := result.as_numpy("text_output")) is not None:
-            pieces.append(found[0].decode())
-        if result.get_response().parameters["triton_final_response"].bool_param:
-            ended.set()
-
-    with grpcclient.InferenceServerClient(stack.grpc) as triton:
-        triton.start_stream(heard, headers=to)
-        triton.async_stream_infer(model, inputs, enable_empty_final_response=True)
-        assert ended.wait(60)
-        triton.stop_stream()
-    return "".join(pieces).strip()
-
-
 @pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls"])
 @pytest.mark.parametrize("pool", [*KINDS])
 def test_nvidias_client(stack: Stack, pairs: list[AnswerPair], pool: str, model: str) -> None:
@@ -323,7 +296,8 @@ def test_nvidias_client(stack: Stack, pairs: list[AnswerPair], pool: str, model:
         done = triton.infer(model, asking, outputs=outputs, headers=to)
         assert done.as_numpy("text_output")[0].decode().strip() == pair.question.answer
         asking = nvidias(KINDS[pool], pair, stream=True)
-        assert streamed(stack, f"{model}_stream", asking, to) == pair.question.answer
+        pieces = streamed(stack, f"{model}_stream", asking, "text_output", to)
+        assert "".join(pieces).strip() == pair.question.answer
 
 
 def test_the_terminal(stack: Stack, pairs: list[AnswerPair], tmp_path: Any, capsys: Any) -> None:

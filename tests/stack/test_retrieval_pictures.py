@@ -13,9 +13,8 @@ from PIL import Image, ImageDraw
 
 from miniatures.training.pictures.museum import Exhibit, museum
 
-from ..fakes.pictures import noise, png, saved
+from ..fakes.pictures import noise, part, png, saved
 from .conftest import Stack
-from .test_clip import part
 
 EXHIBITS = 40
 TITLES = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 import os
 import re
@@ -14,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import av
 import httpx
 import numpy as np
 import pytest
@@ -25,7 +23,7 @@ from speech import media
 from tests.ports import first_port
 
 from .blocks import Block, those_of
-from .clients import tensors
+from .clients import pcm, tensors
 from .conftest import RECORDINGS, ROOT, Stack, portable, started
 from .processes import tritonserver
 
@@ -78,14 +76,7 @@ def reference(name: str) -> str:
 
 
 def data_url(samples: Any) -> str:
-    file = io.BytesIO()
-    with av.open(file, "w", format="wav") as container:
-        stream: Any = container.add_stream("pcm_s16le", rate=16_000, layout="mono")
-        frame = av.AudioFrame.from_ndarray((samples * 32767).astype(np.int16)[None], "s16", "mono")
-        frame.rate = 16_000
-        container.mux(stream.encode(frame))
-        container.mux(stream.encode(None))
-    return "data:audio/wav;base64," + base64.b64encode(file.getvalue()).decode()
+    return "data:audio/wav;base64," + base64.b64encode(pcm(samples)).decode()
 
 
 def test_networks_are_their_authors(stack: Stack) -> None:
@@ -160,7 +151,7 @@ def test_without_speakers_an_answer_is_what_it_was(stack: Stack) -> None:
 
 
 def test_silence_has_no_speakers(stack: Stack) -> None:
-    silence = base64.b64decode(data_url(np.zeros(16_000 * 12, np.float32)).partition(",")[2])
+    silence = pcm(np.zeros(16_000 * 12, np.float32))
     answer = asked_by_hand(stack, silence, response_format="diarized_json")
     assert (answer.status_code, answer.json()["segments"], answer.json()["text"]) == (200, [], "")
 
@@ -189,7 +180,7 @@ def test_references_without_one_voice(stack: Stack, samples: Any, message: str) 
 def test_a_killed_server_loses_no_speakers(stack: Stack) -> None:
     """The one that tells speakers apart dies under a recording of minutes, which waits until it is back."""
     whole = media.decode(CONVERSATION, max_seconds=60, time_limit=60)
-    long = base64.b64decode(data_url(np.tile(whole, 6)).partition(",")[2])
+    long = pcm(np.tile(whole, 6))
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(asked_by_hand, stack, long, response_format="diarized_json")
         time.sleep(1.5)

@@ -18,7 +18,7 @@ import tritonclient.grpc as grpc
 from serving.audio.log_mel import log_mel
 from serving.audio.tokens import WhisperVocabulary
 
-from .clients import RECORDINGS, grpc_inputs, overtakes, tensors, wave
+from .clients import RECORDINGS, grpc_inputs, overtakes, streamed, tensors, wave
 from .conftest import ROOT, Stack
 
 MINIATURE = ROOT / "miniatures" / "whisper"
@@ -26,24 +26,19 @@ MINIATURE = ROOT / "miniatures" / "whisper"
 Rows = dict[str, dict[str, Any]]
 
 
-@pytest.fixture
-def sdk(stack: Stack) -> openai.OpenAI:
-    return stack.openai()
-
-
 @pytest.mark.parametrize("name", ["order.wav", "telephone.wav", "demo.flac", "cocina.mp3", "letter.m4a"])
-def test_sdk_json(sdk: openai.OpenAI, recordings: Rows, name: str) -> None:
+def test_sdk_json(client: openai.OpenAI, recordings: Rows, name: str) -> None:
     """The official SDK gets the words of every container, rate and channel count, in either language."""
     with (RECORDINGS / name).open("rb") as file:
-        answer = sdk.audio.transcriptions.create(file=file, model="mini-whisper")
+        answer = client.audio.transcriptions.create(file=file, model="mini-whisper")
     assert answer.text == recordings[name]["text"]
 
 
-def test_sdk_verbose(sdk: openai.OpenAI, recordings: Rows) -> None:
+def test_sdk_verbose(client: openai.OpenAI, recordings: Rows) -> None:
     """verbose_json has the language, the duration, and segments near their true times."""
     row = recordings["demo.flac"]
     with (RECORDINGS / "demo.flac").open("rb") as file:
-        answer = sdk.audio.transcriptions.create(
+        answer = client.audio.transcriptions.create(
             file=file, model="mini-whisper", response_format="verbose_json"
         )
     assert answer.language == "english"
@@ -57,10 +52,10 @@ def test_sdk_verbose(sdk: openai.OpenAI, recordings: Rows) -> None:
         assert 0 <= segment.no_speech_prob <= 1
 
 
-def read_of_prompt(sdk: openai.OpenAI, prompt: str) -> tuple[str, int]:
+def read_of_prompt(client: openai.OpenAI, prompt: str) -> tuple[str, int]:
     """The text of order.wav, and how many tokens the decoder read before it wrote."""
     with (RECORDINGS / "order.wav").open("rb") as file:
-        events = sdk.audio.transcriptions.create(
+        events = client.audio.transcriptions.create(
             file=file, model="mini-whisper", prompt=prompt, language="en", stream=True
         )
         *_, last = events
@@ -70,20 +65,20 @@ def read_of_prompt(sdk: openai.OpenAI, prompt: str) -> tuple[str, int]:
     return last.text, last.usage.input_token_details.text_tokens or 0
 
 
-def test_a_prompt_is_earlier_text(sdk: openai.OpenAI, recordings: Rows) -> None:
+def test_a_prompt_is_earlier_text(client: openai.OpenAI, recordings: Rows) -> None:
     """The model reads the previous text; the words of this recording stay."""
     earlier = recordings["letter.m4a"]["text"]
-    text, plain = read_of_prompt(sdk, "")
-    same, prompted = read_of_prompt(sdk, earlier)
+    text, plain = read_of_prompt(client, "")
+    same, prompted = read_of_prompt(client, earlier)
     assert text == same == recordings["order.wav"]["text"]
     assert prompted >= plain + len(earlier.split())
 
 
-def test_long_prompt_is_shortened_to_its_end(sdk: openai.OpenAI) -> None:
+def test_long_prompt_is_shortened_to_its_end(client: openai.OpenAI) -> None:
     """A prompt beyond the context is no error: as with OpenAI, its last tokens count, up to half the
     decoder's positions. (So much of it misleads the miniature.)
     """
-    (_, short), (_, long) = (read_of_prompt(sdk, "Hugo has ten keys. " * count) for count in (1, 400))
+    (_, short), (_, long) = (read_of_prompt(client, "Hugo has ten keys. " * count) for count in (1, 400))
     assert short < long <= 448 // 2 + 4
 
 
@@ -114,24 +109,7 @@ def test_batch_of_mixed_lengths(stack: Stack, recordings: Rows) -> None:
 
 def test_stream_carries_the_text_so_far(stack: Stack, recordings: Rows) -> None:
     """whisper_bls_stream: each response extends the one before, the first arrives before the last is made."""
-    client, texts = grpc.InferenceServerClient(stack.grpc), list[str]()
-    done, errors = threading.Event(), list[str]()
-
-    def on_response(result: Any, error: Any) -> None:
-        if error:
-            errors.append(str(error))
-        elif result.get_response().parameters["triton_final_response"].bool_param:
-            done.set()
-        else:
-            texts.append(result.as_numpy("TRANSCRIPTS")[0].decode())
-
-    client.start_stream(on_response)
-    client.async_stream_infer(
-        "whisper_bls_stream", grpc_inputs(wave("demo.flac")), enable_empty_final_response=True
-    )
-    assert done.wait(60), errors
-    client.stop_stream()
-    assert not errors
+    texts = streamed(stack, "whisper_bls_stream", grpc_inputs(wave("demo.flac")), "TRANSCRIPTS")
     assert len(texts) > 2
     assert texts[-1] == recordings["demo.flac"]["text"]
     assert all(later.startswith(earlier.rstrip("\ufffd")) for earlier, later in itertools.pairwise(texts))
@@ -211,9 +189,9 @@ def test_engine_answers_by_hand(stack: Stack, recordings: Rows) -> None:
     assert text == recordings["demo.flac"]["text"]
 
 
-def test_models_and_health(stack: Stack, sdk: openai.OpenAI) -> None:
+def test_models_and_health(stack: Stack, client: openai.OpenAI) -> None:
     """The deployment lists its models, and says that it is live and ready."""
-    assert [model.id for model in sdk.models.list()] == ["mini-whisper"]
+    assert [model.id for model in client.models.list()] == ["mini-whisper"]
     assert httpx.get(f"{stack.url}/health/live").status_code == 200
     assert httpx.get(f"{stack.url}/health/ready").json() == {
         "status": "ready",

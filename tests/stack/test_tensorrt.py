@@ -30,13 +30,12 @@ from miniatures.training.pictures.evaluate import PicturePeer
 from miniatures.training.pictures.museum import Exhibit, museum, recall
 from tests.fakes.hub import serving
 from tests.fakes.nvidia_image import environment, make_plain_image
-from tests.fakes.pictures import saved
+from tests.fakes.pictures import part, saved
 from tests.ports import first_port
 from tests.unit.serving.test_embedding import checkpoint
 
 from .clients import tensors
 from .conftest import PYTHON, ROOT, Stack, build_engines, run, started
-from .test_clip import part
 
 PORT = first_port("tensorrt")
 CLIP, MINILM = "clip-vit-base-patch32", "all-minilm-l6-v2"  # on the hub of this test they are small
@@ -79,11 +78,6 @@ def stack(built: dict[str, str]) -> Iterator[Stack]:
     shutil.copytree(backend, Path(built["CONCH_HOME"]) / "backends" / "tensorrt")
     with started(built) as found:
         yield found
-
-
-@pytest.fixture(scope="module")
-def client(stack: Stack) -> OpenAI:
-    return stack.openai()
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ from miniatures.training.text.tasks import (
 )
 from miniatures.training.text.world import Draw
 
-from .clients import overtakes, tensors, wait_in_flight
+from .clients import events, overtakes, tensors, wait_in_flight
 from .conftest import Stack, until
 
 QUESTIONS = {
@@ -72,26 +72,13 @@ def text(stack: Stack, model: str, name: str, **fields: Any) -> Any:
     return answer.json()["text_output"]
 
 
-def events(answer: httpx.Response) -> list[tuple[float, dict[str, Any]]]:
-    """When each event came, and what it says."""
-    found = []
-    for line in answer.iter_lines():
-        if line.startswith("data: ") and line != "data: [DONE]":
-            found.append((time.monotonic(), json.loads(line[6:])))
-    return found
-
-
-def client(stack: Stack) -> openai.OpenAI:
-    return stack.openai()
-
-
 @pytest.mark.parametrize("model", list(QUESTIONS))
 def test_held_out_questions_are_answered(text_stack: Stack, model: str) -> None:
     """At least nine of ten exactly, through the OpenAI API."""
     asked = questions(model, 8)
 
     def ask(pair: Pair) -> str:
-        answer = client(text_stack).completions.create(
+        answer = text_stack.openai().completions.create(
             model=model, prompt=pair.source, max_tokens=TOKENS, temperature=0
         )
         return answer.choices[0].text
@@ -174,8 +161,8 @@ def test_streams_grow_to_the_whole_text(text_stack: Stack, model: str) -> None:
                 timeout=60,
             ) as answer:
                 found = events(answer)
-            pieces = [said["text_output"] for _, said in found]
-            assert found[0][0] < found[-1][0]
+            pieces = [said["text_output"] for said in found]
+            assert len(pieces) > 1
             assert pieces[-1] == whole if accumulate else "".join(pieces) == whole
             assert not accumulate or all(after.startswith(before) for before, after in pairwise(pieces))
 
@@ -190,9 +177,9 @@ def test_completions_stream(text_stack: Stack) -> None:
         "max_tokens": 60,
         "temperature": 0,
     }
-    whole = client(text_stack).completions.create(**arguments)
+    whole = text_stack.openai().completions.create(**arguments)
     times, pieces, usage = [], [], None
-    for chunk in client(text_stack).completions.create(
+    for chunk in text_stack.openai().completions.create(
         **arguments, stream=True, stream_options={"include_usage": True}
     ):
         times.append(time.monotonic())
@@ -206,7 +193,7 @@ def test_completions_stream(text_stack: Stack) -> None:
 
 def test_completions_fields(text_stack: Stack) -> None:
     """Several prompts and texts, echo, stop, best_of, log probabilities, bias, seeds."""
-    create = client(text_stack).completions.create
+    create = text_stack.openai().completions.create
     prompt = openings(1)[0]
     two = create(model="mini-gpt2", prompt=[prompt, openings(2)[1]], n=2, max_tokens=12, seed=7)
     assert [choice.index for choice in two.choices] == [0, 1, 2, 3]
@@ -241,24 +228,24 @@ def test_chat(text_stack: Stack) -> None:
     """
     prompt = openings(1)[0]
     plain = (
-        client(text_stack)
+        text_stack.openai()
         .completions.create(model="mini-gpt2", prompt=prompt, max_tokens=40, temperature=0)
         .choices[0]
         .text
     )
     messages: list[Any] = [{"role": "user", "content": prompt}]
-    answer = client(text_stack).chat.completions.create(
+    answer = text_stack.openai().chat.completions.create(
         model="mini-gpt2", messages=messages, max_tokens=40, temperature=0, logprobs=True
     )
     assert answer.choices[0].message.content == plain.lstrip()
     assert answer.choices[0].logprobs and answer.choices[0].logprobs.content
     assert "".join(row.token for row in answer.choices[0].logprobs.content) == plain
-    streamed = client(text_stack).chat.completions.create(
+    streamed = text_stack.openai().chat.completions.create(
         model="mini-gpt2", messages=messages, max_tokens=40, temperature=0, stream=True
     )
     assert "".join(chunk.choices[0].delta.content or "" for chunk in streamed) == plain.lstrip()
     with pytest.raises(openai.BadRequestError, match="does not support chat"):
-        client(text_stack).chat.completions.create(model="mini-t5", messages=messages)
+        text_stack.openai().chat.completions.create(model="mini-t5", messages=messages)
 
 
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
@@ -294,7 +281,7 @@ def test_each_model_by_every_name(text_stack: Stack) -> None:
     path.
     """
     pair, opening = questions("mini-t5", 1)[0], openings(1)[0]
-    listed = {model.id for model in client(text_stack).models.list()}
+    listed = {model.id for model in text_stack.openai().models.list()}
     assert listed == {"mini-t5", "mini-bart", "mini-gpt2", "mini-whisper"}
     body = {"text_input": opening, "max_tokens": 30}
     by_path = text(text_stack, "mini-gpt2", "ensemble", **body)
@@ -354,7 +341,7 @@ def test_streams_that_are_left_are_stopped(text_stack: Stack) -> None:
         with httpx.stream("POST", f"{text_stack.url}/v1/completions", json=body, timeout=60) as answer:
             assert next(answer.iter_lines()).startswith("data: {")
     until("all are stopped", lambda: stopped_streams(text_stack) - before >= 7 * 12, 30)
-    chunks = client(text_stack).completions.create(
+    chunks = text_stack.openai().completions.create(
         model="mini-gpt2", prompt=openings(1)[0], max_tokens=4, stream=True, timeout=20
     )
     assert "".join(chunk.choices[0].text for chunk in chunks)

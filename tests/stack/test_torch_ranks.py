@@ -74,35 +74,20 @@ def asked(stack: Stack) -> None:
     assert answer.json()["choices"][0]["text"]
 
 
-def back(stack: Stack, victim: int) -> None:
-    """Wait until the first instance has a further rank that is not the victim."""
+@pytest.mark.parametrize("whole", [False, True], ids=["rank", "server"])
+def test_a_killed_rank_or_server_ends_both_and_loses_no_request(stack: Stack, whole: bool) -> None:
+    """At full load; the other instance answers meanwhile, and the first comes back with a new rank."""
+    (victim,) = ranks(stack, 0)
 
-    def new() -> bool:
+    def back() -> bool:
         found = ranks(stack, 0)
         return bool(found) and victim not in found
 
-    until("a new rank", new, 120, ValueError, OSError)  # there is no server, or no engine in it, yet
-
-
-def test_a_dead_rank_ends_its_instance(stack: Stack) -> None:
-    """The other instance answers meanwhile, no request is lost, and the first comes back with a new rank."""
-    (victim,) = ranks(stack, 0)
     with Load(lambda: asked(stack), CLIENTS) as load:
         load.wait_for(4 * CLIENTS, 120)
-        os.kill(victim, signal.SIGKILL)
+        os.kill(tritonserver(stack, 0) if whole else victim, signal.SIGKILL)
         load.wait_for(load.done + 8 * CLIENTS, 240)
-        back(stack, victim)
-    assert load.failed == []
-    assert "a Python stub or a rank has died" in stack.log("triton-0")
-
-
-def test_a_killed_server_takes_its_ranks_along_and_loses_no_request(stack: Stack) -> None:
-    """Signal 9 at full load."""
-    (victim,) = ranks(stack, 0)
-    with Load(lambda: asked(stack), CLIENTS) as load:
-        load.wait_for(4 * CLIENTS, 120)
-        os.kill(tritonserver(stack, 0), signal.SIGKILL)
-        load.wait_for(load.done + 8 * CLIENTS, 240)
-        back(stack, victim)
+        until("a new rank", back, 120, ValueError, OSError)  # there is no server, or no engine in it, yet
     assert load.failed == []
     assert not Path(f"/proc/{victim}").exists()
+    assert whole or "a Python stub or a rank has died" in stack.log("triton-0")

@@ -22,7 +22,7 @@ from tritonclient.utils import InferenceServerException
 from miniatures.training.answers.evaluate import AnswerPair
 from tests.ports import first_port
 
-from ..fakes.pictures import noise, saved
+from ..fakes.pictures import noise, part, saved
 from .clients import tensors
 from .conftest import Stack, build_engines
 from .gpus import gpu_machine, served
@@ -31,18 +31,15 @@ from .test_pictures import (
     MODEL,
     OTHER,
     answered,
-    client,
     described,
     pairs,
     peers,
     said,
-    seen,
     test_answers_are_transformers,
     test_nvidias_client,
     test_one_question_about_forty_pictures,
     test_several_pictures_and_turns,
     test_turns,
-    url,
 )
 
 PORT = first_port("trtllm-pictures")
@@ -82,7 +79,7 @@ def asked_first(stack: Stack, pair: AnswerPair) -> str:
     """The first instance's answer."""
     body = {
         "text_input": pair.question.text,
-        "image_urls": [url(saved(pair.picture, "PNG"))],
+        "image_urls": [part(saved(pair.picture, "PNG"))["image_url"]["url"]],
         "max_tokens": LONGEST,
     }
     address = f"{stack.kserve}/instances/0/v2/models/tensorrt_llm_bls/generate"
@@ -104,7 +101,7 @@ def test_cached_blocks_are_shared_by_equal_pictures_alone(stack: Stack, describe
     # Not before the picture: fewer than a block's tokens stand there.
     fresh = saved(noise(50, 50), "PNG"), saved(noise(51, 51), "PNG")
     for data in fresh:
-        body = {"text_input": "what?", "image_urls": [url(data)], "max_tokens": 1}
+        body = {"text_input": "what?", "image_urls": [part(data)["image_url"]["url"]], "max_tokens": 1}
         address = f"{stack.kserve}/instances/0/v2/models/tensorrt_llm_bls/generate"
         assert httpx.post(address, json=body, timeout=60).status_code == 200
     assert shared(stack)[before:][4:] == [0, 0]
@@ -154,7 +151,7 @@ def test_several_pictures_are_seen_in_their_order(client: OpenAI, described: lis
     """Two pictures, then the same two the other way round and once more: cached blocks of one order are not
     taken for the other.
     """
-    first, second = (seen(saved(pair.picture, "PNG")) for pair in described[:2])
+    first, second = (part(saved(pair.picture, "PNG")) for pair in described[:2])
 
     def ask(*content: Any) -> str:
         return answered(client, [{"role": "user", "content": [*content, said("what is in the picture?")]}])
