@@ -125,9 +125,8 @@ def nested(depth: int) -> str:
     return "[" * depth + "]" * depth
 
 
-def _some(body: Body, rng: random.Random) -> Tensor:
-    rows = body.get("inputs")
-    tensors = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+def _some(rows: list[Any], rng: random.Random) -> Tensor:
+    tensors = [row for row in rows if isinstance(row, dict)]
     return dict(rng.choice(tensors)) if tensors else {}
 
 
@@ -196,42 +195,34 @@ def _outputs(body: Body, rng: random.Random, config: dict[str, Any]) -> None:
     )
 
 
+TENSOR_CHANGES: list[Callable[[Tensor, random.Random], Any]] = [
+    _shape,
+    _data,
+    lambda tensor, rng: tensor.update(datatype=rng.choice([*TYPES, 7, None])),
+    lambda tensor, rng: tensor.update(name=rng.choice(["nothing", "", 7, None, "a" * 5000])),
+    lambda tensor, rng: tensor.pop(rng.choice(list(tensor))),
+    lambda tensor, rng: tensor.update(parameters=rng.choice(PARAMETERS)),
+]
+LIST_CHANGES: list[Callable[[list[Any], random.Random], Any]] = [
+    lambda rows, rng: rows.append(_some(rows, rng)),
+    lambda rows, _: rows.clear(),
+    lambda rows, _: rows.reverse(),
+    lambda rows, _: rows.extend(rows * 50),
+]
+
+
 def mutate(body: Body, rng: random.Random, config: dict[str, Any]) -> None:
     """One change."""
-    _pick = rng.randrange(9)
-    if _pick == 0:
-        _replace(body, rng, lambda tensor: _shape(tensor, rng))
-    elif _pick == 1:
-        _replace(body, rng, lambda tensor: _data(tensor, rng))
-    elif _pick == 2:
-        _replace(body, rng, lambda tensor: tensor.update(datatype=rng.choice([*TYPES, 7, None])))
-    elif _pick == 3:
-        _replace(
-            body, rng, lambda tensor: tensor.update(name=rng.choice(["nothing", "", 7, None, "a" * 5000]))
-        )
-    elif _pick == 4:
-        _replace(body, rng, lambda tensor: tensor.pop(rng.choice(list(tensor))))
-    elif _pick == 5:
-        _replace(body, rng, lambda tensor: tensor.update(parameters=rng.choice(PARAMETERS)))
-    elif _pick == 6:
+    pick = rng.randrange(9)
+    if pick < len(TENSOR_CHANGES):
+        _replace(body, rng, lambda tensor: TENSOR_CHANGES[pick](tensor, rng))
+    elif pick == 6:
         _outputs(body, rng, config)
-    elif _pick == 7:
-        body.update(
-            {
-                rng.choice(["id", "parameters", "inputs", "outputs", "extra"]): rng.choice(
-                    [*EXTREMES, *TEXTS, *PARAMETERS]
-                )
-            }
-        )
+    elif pick == 7:
+        key = rng.choice(["id", "parameters", "inputs", "outputs", "extra"])
+        body[key] = rng.choice([*EXTREMES, *TEXTS, *PARAMETERS])
     elif isinstance(body.get("inputs"), list):
-        rng.choice(
-            [
-                lambda rows: rows.append(_some({"inputs": rows}, rng)),
-                lambda rows: rows.clear(),
-                lambda rows: rows.reverse(),
-                lambda rows: rows.extend(rows * 50),
-            ]
-        )(body["inputs"])
+        rng.choice(LIST_CHANGES)(body["inputs"], rng)
 
 
 def bytes_of(body: Body, rng: random.Random) -> bytes:

@@ -1,4 +1,4 @@
-"""A Milvus server: `milvus_server.py FOLDER [PORT]`, 19530 by default.
+"""A Milvus server at port 19530: `milvus_server.py FOLDER`.
 
 The wheel's own script takes another port where connections to a killed server have not timed out yet
 (TIME_WAIT), so nobody would find what was started again.
@@ -37,8 +37,6 @@ class SamePorts(MilvusServerConfig):
 os.environ.setdefault(INTERIM, "64")
 config = SamePorts(data_dir=str(Path(sys.argv[1]).resolve()))
 config.set("common.session.ttl", SESSION_SECONDS)
-if len(sys.argv) > 2:
-    config.set("proxy_port", int(sys.argv[2]))
 server = MilvusServer(config, wait_for_started=False)
 server.start()
 assert server.server_proc

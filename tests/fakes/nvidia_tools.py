@@ -13,7 +13,6 @@ import io
 import json
 import os
 import pickle
-import sys
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable
@@ -248,11 +247,6 @@ TOOLS: dict[str, Callable[[argparse.Namespace], None]] = {
 
 
 def main(tool: str) -> None:
-    """Parse, note the call next to the image, do."""
+    """Parse, and do."""
     given = parser_of(tool).parse_args()
     TOOLS[tool](given)
-
-
-if __name__ == "__main__":
-    name, sys.argv[1:] = sys.argv[1], sys.argv[2:]
-    main(name)

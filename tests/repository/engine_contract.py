@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .test_contract import CONTRACT
+from tests.fakes.nvidia_template import ENGINE
 
-ENGINE = CONTRACT["inflight_batcher_llm/tensorrt_llm"]
 INPUTS = {row["name"]: row for row in ENGINE["inputs"]}
 OUTPUTS = {row["name"] for row in ENGINE["outputs"]}
 NUMPY = {

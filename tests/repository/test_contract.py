@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,8 @@ from build.recipes import load_recipe
 from build.repository import render
 from build.tensors import MODELS, parse_config
 from conch.bundle import speech_facades
+from tests.fakes.nvidia_template import CONTRACT
 
-CONTRACT: dict[str, Any] = json.loads(
-    (Path(__file__).parent.parent / "contract" / "model_io.json").read_text("utf-8")
-)
 UPSTREAM = {
     "whisper_bls": "whisper/whisper_bls",
     "tensorrt_llm": "inflight_batcher_llm/tensorrt_llm",

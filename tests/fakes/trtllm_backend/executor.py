@@ -81,7 +81,7 @@ class Executor:
         self.network, self.limits = network, limits
         self.blocks = Blocks(limits.vocabulary)
         self.ids, self.queue, self.active, self.cancelled = itertools.count(1), deque(), [], set()
-        self.wake, self.stopping, self.most_at_once = threading.Condition(), False, 0
+        self.wake, self.stopping = threading.Condition(), False
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
@@ -127,7 +127,6 @@ class Executor:
                 self._finish_cancelled(one)
             for one in (one for one in fresh if one.id not in cancelled):
                 self._admit(one)
-            self.most_at_once = max(self.most_at_once, len(self.active))
             for one in list(self.active):
                 self._step(one)
 

@@ -5,7 +5,7 @@ What that file does not look at is not looked at here: `decoder_input_lengths` n
 where a request has several rows.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -81,7 +81,6 @@ class Request:
     context_logits: bool = False
     table: np.ndarray | None = None
     extra_ids: tuple[int, ...] | None = None
-    rows: int = field(default=1, compare=False)
 
 
 def split(inputs):
@@ -196,7 +195,7 @@ def requests_of(inputs, *, encoder, decoupled, exclude_input):
         raise TllmError(
             "Streaming is only supported if model is deployed using decoupled mode.", "utils.cc:905"
         )
-    return [_request(row, streaming, encoder, exclude_input, len(rows)) for row in rows]
+    return [_request(row, streaming, encoder, exclude_input) for row in rows]
 
 
 def prompt_tuning(row, tokens):
@@ -216,7 +215,7 @@ def prompt_tuning(row, tokens):
     return table, extra if extra is not None and len(extra) == len(tokens) else None
 
 
-def _request(row, streaming, encoder, exclude_input, rows):
+def _request(row, streaming, encoder, exclude_input):
     for name in (*UNDEFINED, *NOT_PLAYED):
         if name in row and row[name].size:
             raise TllmError(f"{name} is not played by this stand-in", "stand-in")
@@ -250,5 +249,4 @@ def _request(row, streaming, encoder, exclude_input, rows):
         bool(scalar(row, "return_generation_logits", False)),
         bool(scalar(row, "return_context_logits", False)),
         *prompt_tuning(row, tokens),
-        rows,
     )
