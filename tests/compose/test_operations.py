@@ -89,28 +89,6 @@ def test_a_second_up_does_nothing(stack: Stack, engine: Engine) -> None:
     assert time.monotonic() - started < 30
 
 
-def test_chunked_and_oversized_bodies(stack: Stack) -> None:
-    """A body without a length is taken as it is; one above the limit is a 413 in OpenAI's shape, chunked or
-    not.
-    """
-    boundary = b"--x\r\n"
-    fields = boundary + b'Content-Disposition: form-data; name="model"\r\n\r\nmini-whisper\r\n' + boundary
-    head = fields + b'Content-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
-    headers = {"content-type": "multipart/form-data; boundary=x"}
-
-    def pieces(body: bytes, times: int = 1) -> Iterator[bytes]:
-        yield head
-        for _ in range(times):
-            yield body
-        yield b"\r\n--x--\r\n"
-
-    url = f"{stack.url}/v1/audio/transcriptions"
-    assert httpx.post(url, content=pieces(ORDER), headers=headers, timeout=60).status_code == 200
-    too_large = httpx.post(url, content=pieces(b"0" * 1_000_000, 120), headers=headers, timeout=60)
-    assert too_large.status_code == 413
-    assert too_large.json()["error"]["param"] == "file"
-
-
 def test_a_recreated_container_is_found(stack: Stack, engine: Engine) -> None:
     """A new container under the same name gets its share again, whatever its address is."""
     compose("up", "--wait", "--no-build", "--no-deps", "--force-recreate", "triton-0")
@@ -213,37 +191,17 @@ def guarded(stack: Stack, tmp_path: Path) -> Iterator[str]:
 
 
 def test_keys_and_limits(stack: Stack, guarded: str) -> None:
-    """Every listener asks for a key; above the rate there is a 429 that says when to come back; health stays
-    open.
-    """
-    url = f"{stack.url}/v1/models"
-    for headers in (
-        {},
-        {"authorization": "Bearer wrong"},
-        {"authorization": f"Basic {guarded}"},
-        {"authorization": f"bearer {guarded}"},
-    ):
-        answer = httpx.get(url, headers=headers)
-        assert answer.status_code == 401
-        assert answer.json()["error"]["code"] == "invalid_api_key"
-        assert answer.headers["x-request-id"]
-        assert httpx.get(f"{stack.kserve}/v2", headers=headers).status_code == 401
-        assert httpx.get(f"{stack.url}/v2", headers=headers).status_code == 401
-    good = {"authorization": f"Bearer {guarded}"}
-    assert httpx.get(url, headers=good).status_code == 200
-    assert httpx.get(f"{stack.kserve}/v2", headers=good).status_code == 200
+    """The secret is every listener's. What they do with keys and rates: tests/stack/test_keys.py."""
+    url, good = f"{stack.url}/v1/models", {"authorization": f"Bearer {guarded}"}
+    for address in (url, f"{stack.kserve}/v2"):
+        assert [httpx.get(address, headers=key).status_code for key in ({}, good)] == [401, 200]
     client = grpc.InferenceServerClient(stack.grpc)
     assert client.is_server_live(headers=good)
     with pytest.raises(grpc.InferenceServerException, match="UNAUTHENTICATED"):
         client.get_server_metadata()
-    answers = [httpx.get(url, headers=good) for _ in range(30)]
-    refused = [answer for answer in answers if answer.status_code == 429]
-    assert refused
-    assert refused[0].json()["error"]["code"] == "rate_limit_exceeded"
-    assert int(refused[0].headers["retry-after"]) >= 1
-    assert httpx.get(url, headers={"authorization": "Bearer first-key"}).status_code == 200, (
-        "another key has a budget of its own"
-    )
+    assert {httpx.get(url, headers=good).status_code for _ in range(30)} == {200, 429}
+    other = {"authorization": "Bearer first-key"}
+    assert httpx.get(url, headers=other).status_code == 200, "another key has a budget of its own"
     assert all(httpx.get(f"{stack.url}/health/ready").status_code == 200 for _ in range(15))
 
 

@@ -115,7 +115,7 @@ def wait_idle(kserve: str, instance: int) -> None:
         time.sleep(0.25)
 
 
-def in_flight(client: httpx.Client, kserve: str, instances: Sequence[int] = (0,)) -> int:
+def in_flight(client: httpx.Client, kserve: str, instances: Sequence[int]) -> int:
     """On how many requests the tritonservers of some instances work, as guards count them."""
     pages = [client.get(f"{kserve}/instances/{i}/metrics").text for i in instances]
     rows = re.findall(r"^conch_kserve_requests_in_flight\{.*\} (\S+)", "\n".join(pages), re.MULTILINE)
@@ -128,16 +128,14 @@ def wait_in_flight(kserve: str, instances: Sequence[int], count: int) -> None:
         until(f"{count} requests in flight", lambda: in_flight(client, kserve, instances) >= count, 60)
 
 
-def overtakes(
-    kserve: str, long: Callable[[], object], short: Callable[[], object], instances: Sequence[int] = (0,)
-) -> bool:
-    """Whether a short request that is sent while a long one is worked on ends first. A GPU may have ended the
-    long one before the short one is sent: then both are sent again, up to ten times.
+def overtakes(kserve: str, long: Callable[[], object], short: Callable[[], object]) -> bool:
+    """Whether a short request that is sent while the first instance works on a long one ends first. A GPU may
+    have ended the long one before the short one is sent: then both are sent again, up to ten times.
     """
     with httpx.Client(timeout=10) as client, ThreadPoolExecutor(1) as thread:
         for _ in range(10):
             slow = thread.submit(long)
-            while not slow.done() and not in_flight(client, kserve, instances):
+            while not slow.done() and not in_flight(client, kserve, [0]):
                 time.sleep(0.001)
             short()
             first = not slow.done()

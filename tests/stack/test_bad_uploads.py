@@ -120,6 +120,18 @@ def test_broken_forms(stack: Stack) -> None:
         assert answer.json()["error"]["param"] == "file"
 
 
+def test_a_body_without_a_length_is_taken(stack: Stack) -> None:
+    whole = httpx.Request(
+        "POST",
+        stack.url,
+        files={"file": (RECORDINGS / "order.wav").read_bytes()},
+        data={"model": "mini-whisper"},
+    )
+    url, headers = f"{stack.url}/v1/audio/transcriptions", {"content-type": whole.headers["content-type"]}
+    answer = httpx.post(url, content=iter([whole.read()]), headers=headers, timeout=60)
+    assert answer.status_code == 200, answer.text
+
+
 def test_too_large_is_413(stack: Stack) -> None:
     """A body above the limit is refused in OpenAI's shape, whether its length is announced or not."""
 

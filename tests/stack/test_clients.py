@@ -39,16 +39,6 @@ def test_transcribe(stack: Stack, recordings: Rows, way: str, name: str) -> None
     assert (done.stdout, done.stderr, done.returncode) == (recordings[name]["text"] + "\n", "", 0)
 
 
-@pytest.mark.parametrize("options", [["--url", "{url}"], ["--triton", "{grpc}"]])
-def test_unknown_model(stack: Stack, options: list[str]) -> None:
-    """The server's own sentence is what a person reads."""
-    where = [option.format(url=stack.url, grpc=stack.grpc) for option in options]
-    done = command("transcribe", RECORDINGS / "order.wav", "--model", "nonsense", *where)
-    assert done.returncode == 1
-    assert "model" in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
 @pytest.mark.parametrize("way", ["gateway", "Triton, streamed"])
 def test_dataset(stack: Stack, recordings: Rows, tmp_path: Path, way: str) -> None:
     """A folder of recordings with texts next to them: hardly a word is wrong, and the report says so in four

@@ -4,9 +4,7 @@ sentence-transformers on the same weights.
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pydoc_data.topics import topics
@@ -21,7 +19,6 @@ from tests.ports import first_port
 
 from .clients import tensors
 from .conftest import ROOT, Stack, portable, started
-from .processes import tritonserver
 from .test_clip import CLOSE
 
 PORT = first_port("embeddings")
@@ -103,16 +100,3 @@ def test_both_models_answer_kserve_clients(stack: Stack, peer: Any) -> None:
     assert np.allclose(facade.as_numpy("embedding"), raw.as_numpy("embedding"), atol=1e-5)
     with pytest.raises(Exception, match="send either text or input_ids"):
         client.infer("minilm", [*ids[:1], *text])
-
-
-def test_a_killed_server_loses_no_request(client: OpenAI, stack: Stack) -> None:
-    """kill -9 of one of two tritonservers under 8 clients."""
-    expected = embedded(client, "the same text")[0]
-
-    def ask(n: int) -> float:
-        if n == 40:
-            os.kill(tritonserver(stack, 0), signal.SIGKILL)
-        return float(embedded(client, "the same text")[0] @ expected)
-
-    with ThreadPoolExecutor(8) as threads:
-        assert min(threads.map(ask, range(200))) >= 0.999

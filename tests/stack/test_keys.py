@@ -58,9 +58,15 @@ def test_a_key_is_one_client_however_it_comes(keyed: Stack) -> None:
     assert connect(keyed, "no-key") == 401
     statuses = [connect(keyed, KEY) for _ in range(3)]
     right = {"authorization": f"Bearer {KEY}"}
-    statuses += [httpx.get(f"{keyed.url}/v1/models", headers=right).status_code for _ in range(6)]
+    answers = [httpx.get(f"{keyed.url}/v1/models", headers=right) for _ in range(6)]
+    statuses += [answer.status_code for answer in answers]
     assert statuses[: 1 + BURST] == [101, 101, 101, 200, 200, 200]
     assert set(statuses[1 + BURST :]) == {429}
+    assert answers[-1].json()["error"]["code"] == "rate_limit_exceeded"
+    assert int(answers[-1].headers["retry-after"]) >= 1
+    without = [httpx.get(url) for url in (f"{keyed.url}/v1/models", f"{keyed.url}/v2", f"{keyed.kserve}/v2")]
+    assert [answer.status_code for answer in without] == [401, 401, 401]
+    assert without[0].headers["x-request-id"]
     assert connect(keyed, KEY) == 429
     assert connect(keyed, OTHER) == 101
 

@@ -17,13 +17,6 @@ from ..fakes.pictures import noise, part, png, saved
 from .conftest import Stack
 
 EXHIBITS = 40
-TITLES = (
-    "The harbour at dawn",
-    "Portrait of a miller",
-    "Battle of the frigates",
-    "Still life with lemons and grapes",
-    "Winter in the valley",
-)
 RIGHT = 36  # of them at least; docs/benchmarks/retrieval.md has more
 
 
@@ -119,37 +112,6 @@ def figure(shape: str, colour: str) -> bytes:
     else:
         draw.polygon([(48, 16), (16, 80), (80, 80)], fill=colour)
     return saved(image, "PNG")
-
-
-def test_captions_texts_and_pictures_in_one_list(client: OpenAI, exhibits: list[Exhibit]) -> None:
-    """A caption is found as a text and shown; it may be changed; a filter sees it, as any attribute."""
-    store = client.vector_stores.create().id
-    for n, (title, one) in enumerate(zip(TITLES, exhibits, strict=False)):
-        client.vector_stores.files.upload_and_poll(
-            vector_store_id=store,
-            file=(f"{n}.png", saved(one.picture, "PNG")),
-            attributes={"caption": title, "n": n},
-        )
-    for name, text in (("whales.txt", "The blue whale eats krill."), ("bread.txt", "Flour, water, yeast.")):
-        client.vector_stores.files.upload_and_poll(vector_store_id=store, file=(name, text.encode()))
-    whales = found(client, store, "marine mammals")
-    assert whales[0].filename == "whales.txt"
-    by_caption = found(client, store, "fruit on a table")[0]
-    assert by_caption.filename == "3.png"
-    assert by_caption.content[0].text == TITLES[3]
-    assert set(by_caption.model_extra["cosines"]) == {"all-minilm-l6-v2", "mini-clip"}
-    seen = found(client, store, exhibits[4].caption)
-    assert "4.png" in [one.filename for one in seen[:2]]
-    changed = client.vector_stores.files.update(
-        by_caption.file_id,
-        vector_store_id=store,
-        attributes={"caption": "The last whale of the north", "n": 3},
-    )
-    assert changed.status == "completed"
-    whales = found(client, store, "marine mammals", filters={"type": "lt", "key": "n", "value": 9})
-    assert whales[0].filename == "3.png"
-    shown = client.vector_stores.files.content(by_caption.file_id, vector_store_id=store).data
-    assert [one.text for one in shown] == ["The last whale of the north"]
 
 
 def test_refusals(client: OpenAI, retrieval_stack: Stack, pictures: str) -> None:

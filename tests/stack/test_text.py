@@ -7,7 +7,6 @@ import random
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import pairwise
 from queue import Queue
 from typing import Any
@@ -32,7 +31,7 @@ from miniatures.training.text.tasks import (
 )
 from miniatures.training.text.world import Draw
 
-from .clients import events, overtakes, tensors, wait_in_flight
+from .clients import events, tensors, wait_in_flight
 from .conftest import Stack, until
 
 QUESTIONS = {
@@ -114,15 +113,6 @@ def curl(stack: Stack, body: dict[str, Any]) -> dict[str, Any]:
     command = ["curl", "-s", "-X", "POST", url, "-d", json.dumps(body)]
     done = subprocess.run(command, check=True, capture_output=True, timeout=60)
     return dict(json.loads(done.stdout))
-
-
-def test_twenty_at_once_say_the_same(text_stack: Stack) -> None:
-    pair = questions("mini-t5", 1)[0]
-    words = pair.target.rstrip(".").split()
-    body = {"text_input": pair.source, "max_tokens": 200, "bad_words": [words[1]], "stop_words": [words[-1]]}
-    with ThreadPoolExecutor(20) as threads:
-        texts = set(threads.map(lambda _: curl(text_stack, body)["text_output"], range(20)))
-    assert len(texts) == 1
 
 
 def infer(
@@ -298,17 +288,6 @@ def test_each_model_by_every_name(text_stack: Stack) -> None:
     ).json()
     assert by_path == by_header
     assert plain["text_output"] == pair.target
-
-
-def test_a_short_request_overtakes_a_long_one(text_stack: Stack) -> None:
-    """Five tokens are there long before the 400 of a request that began earlier."""
-
-    def ask(**body: Any) -> None:
-        assert generate(text_stack, "mini-gpt2", "tensorrt_llm_bls", **body).status_code == 200
-
-    long = partial(ask, text_input=openings(1)[0], max_tokens=400, end_id=-1)
-    short = partial(ask, text_input="On Monday", max_tokens=5)
-    assert overtakes(text_stack.kserve, long, short, range(3))
 
 
 def stopped_streams(stack: Stack) -> int:
