@@ -98,17 +98,19 @@ def build_base(tag: str, dockerfile: str, *arguments: str) -> str:
     return tag
 
 
-def gpu_variables(target: str, **more: str) -> dict[str, str]:
-    """What sets up a stack of a GPU's target under a name and ports of its own, without the devices, which no
-    container here has.
-    """
+def project(name: str, *files: Path, **more: str) -> dict[str, str]:
+    """What sets up a stack under a name and ports of its own, of further files."""
     return {
-        "COMPOSE_PROJECT_NAME": f"{PROJECT}-{target}",
-        "COMPOSE_FILE": os.pathsep.join(map(str, [*FILES, HERE / "no_gpu.yaml"])),
-        "TARGET": target,
-        **ports_from(first_port(f"compose-{target}")),
+        "COMPOSE_PROJECT_NAME": f"{PROJECT}-{name}",
+        "COMPOSE_FILE": os.pathsep.join(map(str, [*FILES, *files])),
+        **ports_from(first_port(f"compose-{name}")),
         **more,
     }
+
+
+def gpu_variables(target: str, **more: str) -> dict[str, str]:
+    """Of a stack of a GPU's target, without the devices, which no container here has."""
+    return project(target, HERE / "no_gpu.yaml", TARGET=target, **more)
 
 
 @contextmanager
@@ -123,7 +125,7 @@ def started(variables: dict[str, str], base: str = "") -> Iterator[Stack]:
         compose("up", "--wait", "--no-build", **variables)
         yield Stack.at(int(variables["PORT"]))
     finally:
-        compose("down", "-v", **variables)
+        compose("down", "-v", "-t", "5", **variables)  # nothing is kept
 
 
 @dataclass(frozen=True)

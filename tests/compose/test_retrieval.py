@@ -5,9 +5,7 @@ clients, and stand-ins of their images (base_images).
 
 from __future__ import annotations
 
-import os
 import secrets
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -19,25 +17,22 @@ from openai import InternalServerError, OpenAI
 
 from build.catalog import ROOT, load_catalog
 from build.sources import fetch
-from tests.ports import first_port
 
-from .conftest import FILES, HERE, PROJECT, Engine, compose, ports_from
+from .conftest import HERE, Engine, checked, compose, project, started
 
-PORT = first_port("compose-retrieval")
 MODEL = "all-minilm-l6-v2"
 DATABASES = {"mongo": "document database (MongoDB)", "milvus": "vector database (Milvus)"}
-VARIABLES = {
-    "COMPOSE_PROJECT_NAME": f"{PROJECT}-retrieval",
-    "COMPOSE_FILE": os.pathsep.join(
-        map(str, [*FILES, ROOT / "docker" / "compose.retrieval.yaml", HERE / "retrieval.yaml"])
-    ),
-    "COMPOSE_PROFILES": "",
-    "MODEL_ID": MODEL,
-    "INSTANCES": "1",
-    **ports_from(PORT),
-    "HF_ENDPOINT": "http://127.0.0.1:9",  # the weights are there
-    "MILVUS_MEMORY": "4g",
-}
+VARIABLES = project(
+    "retrieval",
+    ROOT / "docker" / "compose.retrieval.yaml",
+    HERE / "retrieval.yaml",
+    COMPOSE_PROFILES="",
+    MODEL_ID=MODEL,
+    INSTANCES="1",
+    HF_ENDPOINT="http://127.0.0.1:9",  # the weights are there
+    MILVUS_MEMORY="4g",
+    TEST_WEIGHTS=str(ROOT / "weights" / MODEL),
+)
 TEXTS = {
     "whales.txt": "The blue whale eats krill.",
     "bread.txt": "Bread is made of flour, water and yeast.",
@@ -63,28 +58,18 @@ def passwords(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def client(docker_services: object, passwords: dict[str, Path]) -> Iterator[OpenAI]:
     """Of the stack, which is gone with its volumes afterwards."""
     (weights,) = load_catalog()[MODEL].mirrors
-    variables = {
-        **VARIABLES,
-        "TEST_WEIGHTS": str(ROOT / "weights" / MODEL),
-        **{f"{name.upper()}_PASSWORD_FILE": str(path) for name, path in passwords.items()},
-    }
+    files = {f"{name.upper()}_PASSWORD_FILE": str(path) for name, path in passwords.items()}
     stand_ins = [str(HERE / "base_images"), str(ROOT / ".conch" / "rootfs"), "databases"]
-    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor() as pool:
-        patch.setenv("PYTHON", sys.executable)
-        for name, value in variables.items():
-            patch.setenv(name, value)
-        try:
-            making = [
-                pool.submit(subprocess.run, stand_ins, check=True),
-                pool.submit(compose, "build", "-q", "gateway"),
-                pool.submit(fetch, weights, (), ROOT / "weights"),
-            ]
-            for one in making:
-                one.result()
-            compose("up", "--wait", "--no-build")
-            yield OpenAI(base_url=f"http://127.0.0.1:{PORT}/v1", api_key="none", max_retries=0, timeout=60)
-        finally:
-            compose("down", "-v", "-t", "5")  # Milvus takes its whole grace period, and nothing is kept
+    with ThreadPoolExecutor() as pool:
+        making = [
+            pool.submit(checked, *stand_ins, seconds=900, PYTHON=sys.executable),
+            pool.submit(compose, "build", "-q", "gateway", **VARIABLES, **files),
+            pool.submit(fetch, weights, (), ROOT / "weights"),
+        ]
+        for one in making:
+            one.result()
+    with started({**VARIABLES, **files}) as stack:
+        yield stack.openai(timeout=60)
 
 
 @pytest.fixture(scope="module")

@@ -8,19 +8,15 @@ import httpx
 import pytest
 
 from miniatures.training.answers.evaluate import held_out
-from tests.ports import first_port
 from tests.stack.clients import streamed
 from tests.stack.conftest import Stack
 from tests.stack.test_pictures import about, answered, nvidias
 from tests.stack.test_text import curl, generate, openings, prompts, questions
 
-from .conftest import PROJECT, ports_from, started
+from .conftest import project, started
 
-TEXT_PORT = first_port("compose-text")
-TEXT = {
-    "COMPOSE_PROJECT_NAME": f"{PROJECT}-text", "MODEL_ID": "mini-t5,mini-gpt2,mini-llava",
-    "COMPOSE_PROFILES": "instances-3", "INSTANCES": "3", **ports_from(TEXT_PORT),
-}  # fmt: skip
+MODELS = "mini-t5,mini-gpt2,mini-llava"
+TEXT = project("text", MODEL_ID=MODELS, COMPOSE_PROFILES="instances-3", INSTANCES="3")
 
 
 @pytest.fixture(scope="module")

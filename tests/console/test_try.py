@@ -6,7 +6,6 @@ import base64
 import json
 import os
 import re
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.stack.conftest import RECORDINGS, ROOT, Stack
+from tests.stack.conftest import RECORDINGS, ROOT, Stack, run
 
 from .conftest import KEY, MOST_UPLOAD, Opener, headers, screenshot
 
@@ -370,10 +369,7 @@ def example(page: Page, name: str) -> str:
 
 def ran(command: list[str], folder: Path = RECORDINGS) -> str:
     """What a command says, in a folder."""
-    environment = {**os.environ, "CONCH_API_KEY": KEY}
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
+    done = run(*command, env={**os.environ, "CONCH_API_KEY": KEY}, cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -143,13 +143,18 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.what)
-def test_one_change_is_refused(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unchanged everything fits; changed, nothing is built."""
+@pytest.fixture
+def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrtLlmBuilderImage:
+    """What the builder finds."""
     root = make_image(tmp_path / "image")
     for name, value in environment(root).items():
         monkeypatch.setenv(name, value)
-    image = TrtLlmBuilderImage(root)
+    return TrtLlmBuilderImage(root)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.what)
+def test_one_change_is_refused(case: Case, image: TrtLlmBuilderImage, tmp_path: Path) -> None:
+    """Unchanged everything fits; changed, nothing is built."""
     case.change(image)
     with pytest.raises((Unfit, ToolchainError, CatalogError)) as refused:
         job = plan_job(
@@ -185,20 +190,17 @@ def test_what_is_needed_is_what_is_sent() -> None:
     assert set(ENGINE_OUTPUTS) - {"context_logits"} <= NEEDED["tensorrt_llm_bls"]
 
 
-def test_what_may_be_lost_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_may_be_lost_is_left_out(image: TrtLlmBuilderImage, tmp_path: Path) -> None:
     """An optional tensor that the image lacks, or has of another dtype, is in none of the models; one that is
     new is in the unary face.
     """
     from build.repository import render
 
-    root = make_image(tmp_path / "image")
-    for name, value in environment(root).items():
-        monkeypatch.setenv(name, value)
     for change in (
         without("input", "min_tokens"), retyped("input", "presence_penalty", "TYPE_FP64"), without("output", "context_logits"),
         added('input [ { name: "cache_salt" data_type: TYPE_INT32 dims: [ 1 ] optional: true } ]\n'),
     ):  # fmt: skip
-        change(TrtLlmBuilderImage(root))
+        change(image)
     render(load_recipe(CATALOG["mini-t5"], "trtllm"), tmp_path / "bundle")
     repository = tmp_path / "bundle" / "repository"
     configs = {path.name: parse_config(path / "config.pbtxt") for path in repository.iterdir()}

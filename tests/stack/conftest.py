@@ -125,25 +125,31 @@ def build_engines(environment: Mapping[str, str]) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def serve(environment: dict[str, str]) -> tuple[subprocess.Popen[bytes], Stack]:
+    """`make serve` that has just begun, and the stack that it will be."""
+    home = Path(environment["CONCH_HOME"])
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / "serve.log").open("ab") as log:
+        command = [PYTHON, "-m", "ops.process_mode", "serve"]
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
+    return process, Stack.at(int(environment["PORT"]), home)
+
+
 @contextmanager
 def started(environment: dict[str, str], *, tidy: bool = True) -> Iterator[Stack]:
     """A stack in process mode on the block of ports and in the folder that the environment names. `tidy`: no
     tritonserver ever took its whole exit timeout, as one does that is killed while it works.
     """
-    home, port = Path(environment["CONCH_HOME"]), int(environment["PORT"])
-    home.mkdir(parents=True, exist_ok=True)
-    with (home / "serve.log").open("wb") as log:
-        process = subprocess.Popen(
-            [PYTHON, "-m", "ops.process_mode", "serve"], cwd=ROOT, env=environment, stdout=log, stderr=log
-        )
+    process, stack = serve(environment)
     try:
-        wait_ready(Stack.at(port, home), process)
-        yield Stack.at(port, home)
+        wait_ready(stack, process)
+        yield stack
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(120)
+        home = Path(environment["CONCH_HOME"])
         if (artifacts := os.environ.get("CONCH_TEST_LOGS")) and (home / "logs").is_dir():
-            shutil.copytree(home / "logs", Path(artifacts) / str(port), dirs_exist_ok=True)
+            shutil.copytree(home / "logs", Path(artifacts) / environment["PORT"], dirs_exist_ok=True)
     for log_file in (home / "logs").glob("triton-*.log") if tidy else ():
         assert "Exit timeout expired" not in log_file.read_text("utf-8", "replace"), (
             f"{log_file.name}: a model was never unloaded"

@@ -22,9 +22,11 @@ from numpy.typing import NDArray
 from miniatures.training.speech.clips import Clipper, SpeechClip
 from miniatures.training.speech.corpus import Corpus, make_corpus
 from miniatures.training.speech.recordings import record
+from ops.ranks import descendants
 
 from .clients import pcm, wav
 from .conftest import Stack
+from .processes import gateway, tritonserver
 
 RATE = 16_000
 HOURS = float(os.environ.get("LONG_HOURS", "0"))
@@ -147,22 +149,6 @@ def memory(pids: list[int]) -> float:
     return total / 1000
 
 
-def family(marker: str, *, children: bool) -> list[int]:
-    """Process ids whose command line holds `marker`, with their children."""
-    rows = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            line, stat = (
-                (folder / "cmdline").read_bytes().decode("utf-8", "replace"),
-                (folder / "stat").read_text(),
-            )
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        rows[int(folder.name)] = (line.replace("\0", " "), int(stat.rsplit(")", 1)[1].split()[1]))
-    own = [pid for pid, (line, _) in rows.items() if marker in line]
-    return [pid for pid, (_, parent) in rows.items() if pid in own or (children and parent in own)]
-
-
 def test_hours_in_bounded_memory(stack: Stack, corpus: Corpus) -> None:
     """Gateway and one tritonserver grow by at most 400 MB while ten minutes, or HOURS, pass through them,
     whatever ran before.
@@ -174,13 +160,8 @@ def test_hours_in_bounded_memory(stack: Stack, corpus: Corpus) -> None:
     times = round(3 * HOURS) or 1
     content = mulaw(np.tile(wave[::2], times), rate=8000)
     transcribe(stack, pcm(wave[: 120 * RATE]))  # buffers and kernels that stay come with the first windows
-    prefix = stack.instance(0)["http"].removesuffix(".http")
-    parts = {
-        "gateway": family(f"-m gateway {prefix[5:].removesuffix('triton-0')}", children=False),
-        "triton-0": family(f"--http-address={prefix}.inner.http", children=True),
-    }
-    assert all(parts.values()), parts
-    pids = [pid for found in parts.values() for pid in found]
+    server = tritonserver(stack, 0)
+    pids = [gateway(stack, 0), gateway(stack, 1), server, *descendants(server)]
     idle, peak, stopping = memory(pids), [0.0], threading.Event()
 
     def watch() -> None:

@@ -91,7 +91,7 @@ def engine_inputs(model: str, text: str, *, tokens: int = 16, streaming: bool = 
     return tensors(grpc, **arrays)
 
 
-def answered(client: Any, model: str, inputs: list[Any], **options: Any) -> Any:
+def sent(client: Any, model: str, inputs: list[Any], **options: Any) -> queue.Queue[Any]:
     """`async_infer` with a callback, as the client does it."""
     results: queue.Queue[Any] = queue.Queue()
     client.async_infer(
@@ -101,9 +101,19 @@ def answered(client: Any, model: str, inputs: list[Any], **options: Any) -> Any:
         headers=to(model),
         **options,
     )
-    found = results.get(timeout=60)
+    return results
+
+
+def answered(client: Any, model: str, inputs: list[Any], **options: Any) -> Any:
+    found = sent(client, model, inputs, **options).get(timeout=60)
     assert not isinstance(found, Exception), found
     return found
+
+
+def ids_of(answer: Any) -> list[int]:
+    """Of the only row's only beam."""
+    ids: list[int] = answer.as_numpy("output_ids")[0, 0, : answer.as_numpy("sequence_length")[0, 0]].tolist()
+    return ids
 
 
 @pytest.mark.parametrize("model", list(TEXTS))
@@ -133,8 +143,7 @@ def test_inflight_batcher_llm_client_streams(target: Stack, model: str) -> None:
     it as it was trained.)
     """
     with grpc.InferenceServerClient(target.grpc) as client:
-        whole = answered(client, model, engine_inputs(model, TEXTS[model][0]))
-        expected = whole.as_numpy("output_ids")[0, 0, : whole.as_numpy("sequence_length")[0, 0]].tolist()
+        expected = ids_of(answered(client, model, engine_inputs(model, TEXTS[model][0])))
         results: queue.Queue[Any] = queue.Queue()
         client.start_stream(callback=lambda result, error: results.put(error or result), headers=to(model))
         client.async_stream_infer(
@@ -172,14 +181,7 @@ def test_inflight_batcher_llm_client_stops(target: Stack, request: pytest.Fixtur
         *tensors(grpc, min_tokens=one(400, np.int32)),
     ]
     with grpc.InferenceServerClient(target.grpc) as client:
-        results: queue.Queue[Any] = queue.Queue()
-        client.async_infer(
-            "tensorrt_llm",
-            inputs,
-            callback=lambda result, error: results.put(error or result),
-            request_id="55",
-            headers=to(model),
-        )
+        results = sent(client, model, inputs, request_id="55")
         answered(client, model, engine_inputs(model, TEXTS[model][0], tokens=4))  # begun later, so 55 runs
         answered(client, model, stop_signals(), request_id="55")
         ended = results.get(timeout=20)
@@ -253,15 +255,7 @@ def test_both_targets_say_the_same(text_stack: Stack, contract_stack: Stack) -> 
         said = []
         for stack in (text_stack, contract_stack):
             with grpc.InferenceServerClient(stack.grpc) as client:
-                results = [answered(client, model, engine_inputs(model, text)) for text in texts]
-                said.append(
-                    [
-                        result.as_numpy("output_ids")[
-                            0, 0, : result.as_numpy("sequence_length")[0, 0]
-                        ].tolist()
-                        for result in results
-                    ]
-                )
+                said.append([ids_of(answered(client, model, engine_inputs(model, text))) for text in texts])
         sure, kept = (slice(None), len(texts)) if model != "mini-gpt2" else (slice(5), 1)
         assert [ids[sure] for ids in said[0][:kept]] == [ids[sure] for ids in said[1][:kept]], model
 

@@ -17,8 +17,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -27,14 +26,13 @@ import httpx
 import pytest
 import yaml
 
-from tests.fakes.http_server import running
+from tests.fakes.http_server import Handler, Recorder, answering, running
+from tests.repository.test_observe import BIN, OBSERVE, expressions
 
 from .clients import RECORDINGS, Load
-from .conftest import ROOT, TEXT_MODELS, Stack, certificate, until
+from .conftest import TEXT_MODELS, Stack, certificate, until
 from .processes import tritonserver
 
-BIN = ROOT / ".venv" / "prometheus" / "usr" / "bin"
-OBSERVE = ROOT / "docker" / "observe"
 MODELS = TEXT_MODELS.split(",")
 SPEAKERS = ("conch_gateway_diarization_seconds", "conch_gateway_recording_speakers")
 ABSENT = ("DCGM", "nv_gpu_", "nv_trt_llm_", "conch_gateway_question_seconds_bucket", *SPEAKERS)
@@ -46,45 +44,24 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-@dataclass
-class Told:
-    """Somebody on call: what Alertmanager's webhook has sent."""
+class Accepting(Handler):
+    """Says 200 to everything."""
 
-    alerts: list[dict[str, Any]] = field(default_factory=list)
+    def do_GET(self) -> None:  # noqa: N802
+        self.send(200, "text/plain", "")
 
-    def firing(self, name: str) -> list[dict[str, str]]:
-        return [
-            alert["labels"]
-            for alert in self.alerts
-            if alert["status"] == "firing" and alert["labels"]["alertname"] == name
-        ]
+    def answer(self, body: bytes) -> None:
+        self.do_GET()
 
 
 @contextmanager
-def http_server(told: Told | None = None, tls: Path | None = None) -> Iterator[int]:
-    """The port of a server that says 200 to everything and keeps the alerts that are posted to it."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            length = int(self.headers.get("content-length", 0))
-            if body := self.rfile.read(length):
-                assert told
-                told.alerts += json.loads(body)["alerts"]
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        do_POST = do_GET  # noqa: N815
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    if tls:
-        certificate(tls / "cert.pem", tls / "key.pem")
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(tls / "cert.pem", tls / "key.pem")
-        server.socket = context.wrap_socket(server.socket, server_side=True)
+def https_server(home: Path) -> Iterator[int]:
+    """The port of one with a certificate of two days."""
+    certificate(home / "cert.pem", home / "key.pem")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(home / "cert.pem", home / "key.pem")
+    server = Recorder(Accepting)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
     with running(server):
         yield server.server_port
 
@@ -144,8 +121,19 @@ def telling(home: Path, port: int) -> None:
 
 @dataclass
 class Prometheus:
+    """`told`: somebody on call, to whom Alertmanager's webhook sends."""
+
     url: str
-    told: Told
+    told: Recorder
+
+    def firing(self, name: str) -> list[dict[str, str]]:
+        """The labels of the alerts of this name that were sent."""
+        alerts = [alert for _, _, body in list(self.told.asked) for alert in json.loads(body)["alerts"]]
+        return [
+            alert["labels"]
+            for alert in alerts
+            if alert["status"] == "firing" and alert["labels"]["alertname"] == name
+        ]
 
     def ask(self, query: str) -> list[dict[str, Any]]:
         response = httpx.get(f"{self.url}/api/v1/query", params={"query": query}, timeout=30)
@@ -164,13 +152,14 @@ class Prometheus:
 
 @pytest.fixture(scope="module")
 def prometheus(text_stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    home, told = tmp_path_factory.mktemp("observe"), Told()
+    home = tmp_path_factory.mktemp("observe")
     ports = {name: free_port() for name in ("prometheus", "alerts", "node", "probe")}
     at = {name: f"127.0.0.1:{port}" for name, port in ports.items()}
     with ExitStack() as stack:
-        ports["tls"] = stack.enter_context(http_server(tls=home))
+        ports["tls"] = stack.enter_context(https_server(home))
         scraping(text_stack, home, ports)
-        telling(home, stack.enter_context(http_server(told)))
+        told = stack.enter_context(answering(Accepting))
+        telling(home, told.server_port)
         for name, *command in (
             ("node", BIN / "prometheus-node-exporter", f"--web.listen-address={at['node']}"),
             (
@@ -223,11 +212,6 @@ def asked(stack: Stack) -> Iterator[None]:
     assert not load.failed
 
 
-def queries(dashboard: str) -> list[str]:
-    panels = json.loads((OBSERVE / "dashboards" / f"{dashboard}.json").read_text("utf-8"))["panels"]
-    return [target["expr"] for panel in panels for target in panel.get("targets", ())]
-
-
 def silent(prometheus: Prometheus, dashboard: str) -> list[str]:
     """Queries of a dashboard that give no finite number for any model or instance. Aside: those for GPUs, and
     of models that this stack has not: for pictures and speakers.
@@ -238,7 +222,11 @@ def silent(prometheus: Prometheus, dashboard: str) -> list[str]:
         "conch-instance": ["triton-0", f"triton-{MODELS.index('mini-whisper')}"],
     }[dashboard]
     variable = {"conch-model": "$model", "conch-instance": "$instance"}.get(dashboard, "$none")
-    wanted = [query for query in queries(dashboard) if not any(name in query for name in ABSENT)]
+    wanted = [
+        query
+        for query in expressions(OBSERVE / "dashboards" / f"{dashboard}.json")
+        if not any(name in query for name in ABSENT)
+    ]
     filled = {query: query.replace("$__rate_interval", "30s") for query in wanted}
     return [
         query
@@ -317,10 +305,10 @@ def test_alerts_reach_somebody(text_stack: Stack, prometheus: Prometheus) -> Non
     until("it is seen", lambda: prometheus.values(query) == [before + 1], 60, httpx.HTTPError)
 
     def told() -> bool:
-        return any(died.items() <= one.items() for one in prometheus.told.firing("ConchServerDied"))
+        return any(died.items() <= one.items() for one in prometheus.firing("ConchServerDied"))
 
     until("the alert", told, 60)
-    until("the certificate's", lambda: prometheus.told.firing("ConchCertificateEnding"), 60, httpx.HTTPError)
+    until("the certificate's", lambda: prometheus.firing("ConchCertificateEnding"), 60, httpx.HTTPError)
     until("the server is back", lambda: prometheus.values(serving) == [1.0], 90, httpx.HTTPError)
     ready = f"{text_stack.url}/health/ready"
     until("all models answer", lambda: httpx.get(ready, timeout=40).status_code == 200, 60, httpx.HTTPError)

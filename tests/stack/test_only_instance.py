@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -11,13 +10,14 @@ from collections.abc import Callable
 import httpx
 import numpy as np
 import pytest
+import tritonclient.grpc as grpc
 
 from conch.names import AT_ONCE
 
-from .clients import Load
-from .conftest import Stack, until
+from .clients import Load, tensors
+from .conftest import TEXT_MODELS, Stack, until
 from .processes import stub, tritonserver
-from .test_text import infer, openings
+from .test_text import openings
 
 MODEL = "mini-gpt2"
 TOKENS = 24
@@ -35,9 +35,7 @@ def index(text_stack: Stack) -> int:
     """The model's instance."""
     if text_stack.home is None:
         pytest.skip("needs the processes of a stack started here")
-    instances = json.loads((text_stack.home / "deployment.json").read_text("utf-8"))["instances"]
-    (found,) = (i for i, instance in enumerate(instances) if instance["model_id"] == MODEL)
-    return found
+    return TEXT_MODELS.split(",").index(MODEL)
 
 
 def chat(stack: Stack) -> str:
@@ -51,16 +49,11 @@ def generated(stack: Stack, **headers: str) -> httpx.Response:
 
 
 def by_grpc(stack: Stack) -> str:
-    arrays = {
-        "text_input": np.array([[PROMPT.encode()]], object),
-        "max_tokens": np.array([[TOKENS]], np.int32),
-    }
-    text: str = (
-        infer(stack, "grpc", MODEL, "tensorrt_llm_bls", arrays, ["text_output"])["text_output"]
-        .item()
-        .decode()
-    )
-    return text
+    asked, most = np.array([[PROMPT.encode()]], object), np.array([[TOKENS]], np.int32)
+    with grpc.InferenceServerClient(stack.grpc) as client:
+        inputs = tensors(grpc, text_input=asked, max_tokens=most)
+        answer = client.infer("tensorrt_llm_bls", inputs, headers={"x-model-id": MODEL})
+    return str(answer.as_numpy("text_output").item().decode())
 
 
 def wait_back(stack: Stack, index: int, old: int) -> None:
@@ -83,15 +76,15 @@ def test_nothing_is_lost(text_stack: Stack, index: int, fault: str) -> None:
     with (
         Load(lambda: same(chat(text_stack)), 2) as sdk,
         Load(lambda: same(generated(text_stack).raise_for_status().json()["text_output"]), 2) as http,
-        Load(lambda: same(by_grpc(text_stack)), 2) as grpc,
+        Load(lambda: same(by_grpc(text_stack)), 2) as raw,
     ):
-        for load in (sdk, http, grpc):
+        for load in (sdk, http, raw):
             load.wait_for(3, 60)
         FAULTS[fault](text_stack, index)
         wait_back(text_stack, index, old)
-        for load in (sdk, http, grpc):
+        for load in (sdk, http, raw):
             load.wait_for(load.done + 3, 60)
-    assert sdk.failed == http.failed == grpc.failed == []
+    assert sdk.failed == http.failed == raw.failed == []
 
 
 def test_a_stream_waits_too(text_stack: Stack, index: int) -> None:

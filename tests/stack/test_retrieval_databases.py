@@ -470,15 +470,6 @@ async def test_two_spaces_are_merged(urls: tuple[str, str]) -> None:
         assert all(one.score < 0.6 for one in rest)
 
 
-async def test_what_cannot_be_read_has_failed(urls: tuple[str, str]) -> None:
-    async with opened(urls) as library:
-        store = await new_store(library)
-        file = await new_file(library, "x", "a.exe")
-        record = await settled(library, await work.attach(library, store, file, PLAIN), 60)
-        assert record.status == FAILED
-        assert record.body["last_error"]["code"] == "unsupported_file"
-
-
 def names(found: Sequence[Result]) -> list[str]:
     return [one.attachment.body["filename"] for one in found]
 

@@ -15,6 +15,7 @@ from miniatures.training.pictures.museum import Exhibit, museum
 
 from ..fakes.pictures import noise, part, png, saved
 from .conftest import Stack
+from .test_retrieval import found
 
 EXHIBITS = 40
 RIGHT = 36  # of them at least; docs/benchmarks/retrieval.md has more
@@ -42,10 +43,6 @@ def filled(client: OpenAI, files: list[tuple[str, bytes]]) -> str:
     batch = client.vector_stores.file_batches.upload_and_poll(store, files=files)
     assert (batch.file_counts.completed, batch.file_counts.total) == (len(files), len(files))
     return store
-
-
-def found(client: OpenAI, store: str, query: Any, **fields: Any) -> list[Any]:
-    return client.vector_stores.search(store, query=query, **fields).data
 
 
 def picture(exhibit: Exhibit) -> list[Any]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from pathlib import Path
 
 from ops.ranks import descendants
 from tests.ports import first_port
 
-from .conftest import PYTHON, ROOT, Stack, portable, until, wait_ready
+from .conftest import portable, serve, until, wait_ready
 
 PORT = first_port("supervisor")
 SECONDS = 40.0  # a guard drains what it has before it ends
@@ -22,15 +21,7 @@ def test_a_killed_supervisor_leaves_nothing_behind(tmp_path: Path) -> None:
     """
     environment = portable(tmp_path / "home", PORT, "mini-whisper", 1)
     home = Path(environment["CONCH_HOME"])
-    home.mkdir()
-    stack = Stack.at(PORT, home)
-
-    def serve() -> subprocess.Popen[bytes]:
-        with (home / "serve.log").open("ab") as log:
-            command = [PYTHON, "-m", "ops.process_mode", "serve"]
-            return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
-
-    first = serve()
+    first, stack = serve(environment)
     try:
         wait_ready(stack, first)
         supervisor = int((home / "run" / "supervisord.pid").read_text())
@@ -44,7 +35,7 @@ def test_a_killed_supervisor_leaves_nothing_behind(tmp_path: Path) -> None:
         until("all end", lambda: not [pid for pid in ran if Path(f"/proc/{pid}").exists()], SECONDS)
     finally:
         first.kill()
-    second = serve()
+    second, stack = serve(environment)
     try:
         wait_ready(stack, second)
     finally:

@@ -96,10 +96,6 @@ def embedded(client: OpenAI, given: Any, model: str = CLIP) -> np.ndarray:
     return np.array([row.embedding for row in answer.data], np.float32)
 
 
-def triton(stack: Stack, model: str) -> Any:
-    return kserve.InferenceServerClient(f"{stack.kserve.removeprefix('http://')}/models/{model}")
-
-
 @pytest.mark.parametrize("count", [1, 3, 64])
 def test_pictures_and_captions(
     client: OpenAI, exhibits: list[Exhibit], peer: PicturePeer, count: int
@@ -178,7 +174,9 @@ def test_what_a_plan_does_not_take(stack: Stack) -> None:
 
     small = tensors(kserve, pixel_values=np.zeros((1, 3, 8, 8), np.float16))
     with pytest.raises(kserve.InferenceServerException, match="pixel_values"):
-        triton(stack, CLIP).infer("clip_image_encoder", small)
+        kserve.InferenceServerClient(f"{url.removeprefix('http://')}/{CLIP}").infer(
+            "clip_image_encoder", small
+        )
     long = httpx.post(f"{stack.url}/v1/embeddings", json={"model": MINILM, "input": "a " * 30})
     assert long.status_code == 400
     assert "reads 12 at most" in long.text

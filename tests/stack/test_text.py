@@ -8,6 +8,7 @@ import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from pathlib import Path
 from queue import Queue
 from typing import Any
 
@@ -16,7 +17,6 @@ import numpy as np
 import openai
 import pytest
 import tritonclient.grpc as grpc
-import tritonclient.http as http
 
 from miniatures.training.text.tasks import (
     Pair,
@@ -33,6 +33,7 @@ from miniatures.training.text.world import Draw
 
 from .clients import events, tensors, wait_in_flight
 from .conftest import Stack, until
+from .test_clients import command
 
 QUESTIONS = {
     "mini-t5": (summarize, to_spanish, to_english, sort_words, sort_numbers),
@@ -113,20 +114,6 @@ def curl(stack: Stack, body: dict[str, Any]) -> dict[str, Any]:
     command = ["curl", "-s", "-X", "POST", url, "-d", json.dumps(body)]
     done = subprocess.run(command, check=True, capture_output=True, timeout=60)
     return dict(json.loads(done.stdout))
-
-
-def infer(
-    stack: Stack, protocol: str, model: str, name: str, arrays: dict[str, np.ndarray], outputs: list[str]
-) -> dict[str, np.ndarray]:
-    """One inference over HTTP or gRPC."""
-    module = http if protocol == "http" else grpc
-    address = f"{stack.kserve.removeprefix('http://')}/models/{model}" if protocol == "http" else stack.grpc
-    triton = module.InferenceServerClient(address)
-    inputs = tensors(module, **arrays)
-    wanted = [module.InferRequestedOutput(output) for output in outputs]
-    result = triton.infer(name, inputs, outputs=wanted, headers={"x-model-id": model}, timeout=None)
-    triton.close()
-    return {output: result.as_numpy(output) for output in outputs}
 
 
 @pytest.mark.parametrize("model", ["mini-t5", "mini-bart", "mini-gpt2"])
@@ -350,3 +337,38 @@ def test_streams_cancelled_over_grpc_free_the_engine(text_stack: Stack) -> None:
     started = time.monotonic()
     text(text_stack, "mini-gpt2", "tensorrt_llm_bls", text_input="On Monday", max_tokens=5)
     assert time.monotonic() - started < 1.5 * alone
+
+
+@pytest.mark.parametrize(
+    ("model", "way"),
+    [("mini-t5", ["--url", "{url}", "--stream"]), ("mini-bart", ["--triton", "{kserve}"])],
+)
+def test_prompts(text_stack: Stack, tmp_path: Path, model: str, way: list[str]) -> None:
+    """`scripts/prompts`: nearly all answers are right, whichever way they go, and they stand in a file."""
+    asked = questions(model, 4)
+    (tmp_path / "q.jsonl").write_text(
+        "\n".join(json.dumps({"prompt": pair.source, "reference": pair.target}) for pair in asked), "utf-8"
+    )
+    where = [option.format(url=text_stack.url, kserve=text_stack.kserve) for option in way]
+    done = command(
+        "prompts",
+        tmp_path / "q.jsonl",
+        *where,
+        "--model",
+        model,
+        "--num-tasks",
+        "4",
+        "--output",
+        tmp_path / "a.jsonl",
+        "--json",
+    )
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    assert (figures["answered"], figures["failed"], figures["compared"]) == (len(asked), 0, len(asked))
+    assert figures["exact"] >= 0.8
+    assert figures["rouge"]["rouge1"] >= figures["rouge"]["rougeL"] >= 0.9
+    assert figures["tokens"] >= 3 * len(asked)
+    assert bool(figures["first"]) == ("--stream" in way)
+    answers = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text("utf-8").splitlines()]
+    assert [row["prompt"] for row in answers] == [pair.source for pair in asked]
+    assert all(row["answer"] for row in answers)

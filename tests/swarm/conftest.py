@@ -14,7 +14,7 @@ import pytest
 
 from build.catalog import ROOT
 from tests.compose.conftest import VARIABLES as COMPOSE
-from tests.compose.conftest import _make_images, checked
+from tests.compose.conftest import _make_images, checked, ports_from
 from tests.ports import first_port
 from tests.stack.conftest import Stack, run
 
@@ -33,9 +33,7 @@ VARIABLES = {
     "INSTANCES": "3",
     "GATEWAYS": "2",
     "CONCH_VERSION": "test",
-    "PORT": str(PORT),
-    "KSERVE_HTTP_PORT": str(PORT - 80),
-    "KSERVE_GRPC_PORT": str(PORT - 79),
+    **ports_from(PORT),
     "ENGINES_FOLDER": str(WORK / "engines"),
     "WEIGHTS_FOLDER": str(WORK / "weights"),
     "TRITON_MEMORY": "4g",
