@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -14,19 +13,11 @@ import numpy as np
 import openai
 import tritonclient.grpc as grpc
 
-from tests.stack.clients import Load, grpc_inputs, pcm, streamed, wave
+from tests.stack.clients import Load, figure, grpc_inputs, infer, pcm, streamed, wave
 from tests.stack.conftest import Stack, until
 
 SOUND = wave("order.wav")[:16000]
-WAV_JSON = [
-    {"name": "TEXT_PREFIX", "datatype": "BYTES", "shape": [1, 1], "data": [""]},
-    {
-        "name": "WAV",
-        "datatype": "FP32",
-        "shape": [1, len(SOUND)],
-        "data": [round(float(x), 4) for x in SOUND],
-    },
-]
+INPUTS = {"TEXT_PREFIX": ("BYTES", [[""]]), "WAV": ("FP32", [[round(float(x), 4) for x in SOUND]])}
 FORM = {"model": "mini-whisper", "language": "en"}
 FILE = pcm(SOUND)
 BACK_SECONDS = 120.0
@@ -51,14 +42,14 @@ def gateway_stream(stack: Stack) -> None:
 
 
 def raw(stack: Stack) -> None:
-    answer = httpx.post(f"{stack.kserve}/v2/models/whisper_bls/infer", json={"inputs": WAV_JSON}, timeout=90)
+    answer = infer(stack.kserve, "whisper_bls", INPUTS, timeout=90)
     assert answer.status_code == 200, (answer.status_code, answer.text)
 
 
 def raw_stream(stack: Stack) -> None:
     answer = httpx.post(
         f"{stack.kserve}/v2/models/whisper_bls/generate_stream",
-        json={"TEXT_PREFIX": "", "WAV": WAV_JSON[1]["data"]},
+        json={"TEXT_PREFIX": "", "WAV": INPUTS["WAV"][1][0]},
         timeout=90,
     )
     assert answer.status_code == 200, (answer.status_code, answer.text)
@@ -141,14 +132,11 @@ def until_each(loads: dict[str, Load], count: int, seconds: float) -> None:
         load.wait_for(count, seconds)
 
 
-def guard_metric(stack: Stack, index: int, name: str) -> float:
-    """A figure of an instance's guard; -1 where it does not answer."""
-    try:
-        text = httpx.get(f"{stack.kserve}/instances/{index}/metrics", timeout=10).text
-    except httpx.HTTPError:
-        return -1.0
-    found = re.search(rf"^{name}\{{.*\}} (\S+)$", text, re.MULTILINE)
-    return float(found[1]) if found else -1.0
+def guard_metric(stack: Stack, index: int, name: str) -> int:
+    """A figure of an instance's guard; 0 where it does not answer."""
+    with contextlib.suppress(httpx.HTTPError):
+        return figure(httpx.get(f"{stack.kserve}/instances/{index}/metrics", timeout=10).text, name)
+    return 0
 
 
 def serving(stack: Stack, *instances: int) -> bool:
@@ -156,12 +144,12 @@ def serving(stack: Stack, *instances: int) -> bool:
     return all(guard_metric(stack, index, "conch_triton_serving") == 1 for index in instances)
 
 
-def starts(stack: Stack, instances: Iterable[int]) -> dict[int, float]:
+def starts(stack: Stack, instances: Iterable[int]) -> dict[int, int]:
     """How often each guard has started its server."""
     return {i: guard_metric(stack, i, "conch_triton_starts_total") for i in instances}
 
 
-def replaced(stack: Stack, before: dict[int, float], *instances: int) -> bool:
+def replaced(stack: Stack, before: dict[int, int], *instances: int) -> bool:
     """Whether these servers have been started since `before`, and all that it counted answer. Starts are read
     first: a server that drains still counts as serving.
     """

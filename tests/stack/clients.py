@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from queue import SimpleQueue
@@ -101,6 +100,24 @@ def events(answer: httpx.Response) -> list[dict[str, Any]]:
     return [json.loads(row) for row in rows if row != "[DONE]"]
 
 
+def figure(page: str, name: str, **labels: str) -> int:
+    """A count on a page of metrics: the sum of the samples that have these labels."""
+    rows = [line for line in page.splitlines() if line.startswith(f"{name}{{")]
+    wanted = [f'{label}="{value}"' for label, value in labels.items()]
+    return sum(int(float(row.rpartition(" ")[2])) for row in rows if all(one in row for one in wanted))
+
+
+def infer(
+    kserve: str, model: str, inputs: Mapping[str, tuple[str, Any]], timeout: float = 60, **extra: Any
+) -> httpx.Response:
+    """An inference whose tensors are JSON. `inputs`: datatypes and values by their names."""
+    rows = [
+        {"name": name, "datatype": kind, "shape": np.shape(data), "data": np.ravel(data).tolist()}
+        for name, (kind, data) in inputs.items()
+    ]
+    return httpx.post(f"{kserve}/v2/models/{model}/infer", json={"inputs": rows, **extra}, timeout=timeout)
+
+
 def wait_idle(kserve: str, instance: int) -> None:
     """Return when the engine of an instance has ended nothing for a second."""
     last, still = -1, 0
@@ -118,8 +135,7 @@ def wait_idle(kserve: str, instance: int) -> None:
 def in_flight(client: httpx.Client, kserve: str, instances: Sequence[int]) -> int:
     """On how many requests the tritonservers of some instances work, as guards count them."""
     pages = [client.get(f"{kserve}/instances/{i}/metrics").text for i in instances]
-    rows = re.findall(r"^conch_kserve_requests_in_flight\{.*\} (\S+)", "\n".join(pages), re.MULTILINE)
-    return sum(int(float(row)) for row in rows)
+    return sum(figure(page, "conch_kserve_requests_in_flight") for page in pages)
 
 
 def wait_in_flight(kserve: str, instances: Sequence[int], count: int) -> None:

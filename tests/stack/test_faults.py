@@ -11,7 +11,8 @@ import httpx
 import pytest
 import tritonclient.grpc as grpc
 
-from .clients import RECORDINGS, Load, grpc_inputs, wave
+from ..attack.faults import INPUTS, serving
+from .clients import RECORDINGS, Load, grpc_inputs, infer, wave
 from .conftest import Stack, restarted, until
 from .processes import stub, tritonserver
 
@@ -35,27 +36,14 @@ def transcribe(stack: Stack) -> None:
 
 def answers(stack: Stack, index: int) -> bool:
     """The instance answers a real inference, itself: its guard says that its server is there."""
-    tensor = [
-        {"name": "WAV", "datatype": "FP32", "shape": [1, 400], "data": [0.0] * 400},
-        {"name": "TEXT_PREFIX", "datatype": "BYTES", "shape": [1, 1], "data": [""]},
-    ]
-    try:
-        metrics = httpx.get(f"{stack.kserve}/instances/{index}/metrics", timeout=30).text
-        serving = re.search(r"^conch_triton_serving\{.*\} 1\.0$", metrics, re.MULTILINE) is not None
-        answer = httpx.post(
-            f"{stack.kserve}/instances/{index}/v2/models/whisper_bls/infer",
-            json={"inputs": tensor},
-            timeout=30,
-        )
-        return serving and answer.status_code == 200
-    except httpx.HTTPError:
-        return False
+    instance = f"{stack.kserve}/instances/{index}"
+    return serving(stack, index) and infer(instance, "whisper_bls", INPUTS).status_code == 200
 
 
 def wait_back(stack: Stack, index: int, seconds: float) -> float:
     """Seconds until the instance answers."""
     started = time.monotonic()
-    until(f"triton-{index} answers", lambda: answers(stack, index), seconds)
+    until(f"triton-{index} answers", lambda: answers(stack, index), seconds, httpx.HTTPError)
     return time.monotonic() - started
 
 

@@ -10,7 +10,7 @@ import httpx
 import numpy as np
 import pytest
 
-from .clients import RECORDINGS, pcm, wait_idle, wave
+from .clients import RECORDINGS, figure, pcm, wait_idle, wave
 from .conftest import Stack, until
 
 ORDER = (RECORDINGS / "order.wav").read_bytes()
@@ -103,10 +103,7 @@ def leave(stack: Stack, fields: dict[str, str]) -> None:
 
 def closed(stack: Stack) -> int:
     """Requests of all gateways whose clients went before there was an answer (nginx's number for it: 499)."""
-    lines = httpx.get(f"{stack.url}/metrics").text.splitlines()
-    name = "conch_gateway_requests_total{"
-    found = [line for line in lines if line.startswith(name) and 'status="499"' in line]
-    return round(sum(float(line.rpartition(" ")[2]) for line in found))
+    return figure(httpx.get(f"{stack.url}/metrics").text, "conch_gateway_requests_total", status="499")
 
 
 @pytest.mark.parametrize("fields", [{}, {"stream": "true"}], ids=["whole", "stream"])

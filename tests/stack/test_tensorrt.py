@@ -34,7 +34,7 @@ from tests.fakes.pictures import part, saved
 from tests.ports import first_port
 from tests.unit.serving.test_embedding import checkpoint
 
-from .clients import tensors
+from .clients import infer, tensors
 from .conftest import PYTHON, ROOT, Stack, build_engines, run, started
 
 PORT = first_port("tensorrt")
@@ -163,31 +163,22 @@ def test_what_a_plan_does_not_take(stack: Stack) -> None:
     """A picture of another size is Triton's own 400, by the sizes that the configuration says; a text that is
     too long is the façade's, and of the raw encoder the guard's; an id that there is not ends no server.
     """
-    url = f"{stack.kserve}/models"
-
-    def ask(model: str, name: str, rows: dict[str, tuple[str, np.ndarray]]) -> httpx.Response:
-        inputs = [
-            {"name": key, "datatype": kind, "shape": list(array.shape), "data": array.ravel().tolist()}
-            for key, (kind, array) in rows.items()
-        ]
-        return httpx.post(f"{url}/{model}/v2/models/{name}/infer", json={"inputs": inputs}, timeout=60)
-
+    clip, minilm = (f"{stack.kserve}/models/{model}" for model in (CLIP, MINILM))
     small = tensors(kserve, pixel_values=np.zeros((1, 3, 8, 8), np.float16))
     with pytest.raises(kserve.InferenceServerException, match="pixel_values"):
-        kserve.InferenceServerClient(f"{url.removeprefix('http://')}/{CLIP}").infer(
-            "clip_image_encoder", small
-        )
+        kserve.InferenceServerClient(clip.removeprefix("http://")).infer("clip_image_encoder", small)
     long = httpx.post(f"{stack.url}/v1/embeddings", json={"model": MINILM, "input": "a " * 30})
     assert long.status_code == 400
     assert "reads 12 at most" in long.text
-    ones = np.ones((1, 13), np.int32)
-    raw = ask(MINILM, "minilm_encoder", {"input_ids": ("INT32", ones), "attention_mask": ("INT32", ones)})
+    ones = ("INT32", np.ones((1, 13), np.int32))
+    raw = infer(minilm, "minilm_encoder", {"input_ids": ones, "attention_mask": ones})
     assert raw.status_code == 400, raw.text
     assert "input_ids" in raw.text
-    ids = np.array([[1, 2_000_000_000, -5, 2]])
-    kept = {"input_ids": ("INT32", ids), "attention_mask": ("INT32", np.ones_like(ids))}
-    clamped = {**kept, "input_ids": ("INT32", np.array([[1, 13, 0, 2]]))}
-    answers = [ask(MINILM, "minilm_encoder", rows) for rows in (kept, clamped)]
+    mask = ("INT32", np.ones((1, 4), np.int32))
+    answers = [
+        infer(minilm, "minilm_encoder", {"input_ids": ("INT32", [ids]), "attention_mask": mask})
+        for ids in ([1, 2_000_000_000, -5, 2], [1, 13, 0, 2])
+    ]
     assert [answer.status_code for answer in answers] == [200, 200]
     assert answers[0].json()["outputs"] == answers[1].json()["outputs"]
 

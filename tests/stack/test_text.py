@@ -31,7 +31,7 @@ from miniatures.training.text.tasks import (
 )
 from miniatures.training.text.world import Draw
 
-from .clients import events, tensors, wait_in_flight
+from .clients import events, figure, tensors, wait_in_flight
 from .conftest import Stack, until
 from .test_clients import command
 
@@ -279,15 +279,9 @@ def test_each_model_by_every_name(text_stack: Stack) -> None:
 
 def stopped_streams(stack: Stack) -> int:
     """How many streams of the façade clients have left, at all instances."""
-    wanted = (
-        "conch_kserve_requests_total{",
-        'triton_model="tensorrt_llm_bls_stream"',
-        'protocol="http"',
-        'status="499"',
-    )
-    texts = [httpx.get(f"{stack.kserve}/instances/{i}/metrics", timeout=10).text for i in range(3)]
-    lines = [line for text in texts for line in text.splitlines() if all(part in line for part in wanted)]
-    return sum(int(float(line.rpartition(" ")[2])) for line in lines)
+    left = {"triton_model": "tensorrt_llm_bls_stream", "protocol": "http", "status": "499"}
+    pages = [httpx.get(f"{stack.kserve}/instances/{i}/metrics", timeout=10).text for i in range(3)]
+    return sum(figure(page, "conch_kserve_requests_total", **left) for page in pages)
 
 
 def test_streams_that_are_left_are_stopped(text_stack: Stack) -> None:

@@ -26,7 +26,7 @@ from tests.fakes.hub import serving
 from tests.fakes.nvidia_image import environment
 from tests.ports import first_port
 
-from .clients import RECORDINGS, events, grpc_inputs, tensors, wave
+from .clients import RECORDINGS, events, grpc_inputs, infer, tensors, wave
 from .conftest import ROOT, Stack, build_engines, restarted, until
 from .gpus import gpu_machine, served
 
@@ -175,16 +175,6 @@ def test_completions_over_pairs(pairs: Stack) -> None:
     assert "".join(pieces) == whole.json()["choices"][0]["text"] == words(pairs, text)
 
 
-def _infer(
-    stack: Stack, model: str, inputs: dict[str, tuple[str, list[list[Any]]]], **extra: Any
-) -> httpx.Response:
-    rows = [
-        {"name": name, "datatype": kind, "shape": [len(data), len(data[0])], "data": data}
-        for name, (kind, data) in inputs.items()
-    ]
-    return httpx.post(f"{stack.kserve}/v2/models/{model}/infer", json={"inputs": rows, **extra}, timeout=60)
-
-
 IDS: dict[str, tuple[str, list[list[Any]]]] = {
     "input_ids": ("INT32", [[5, 6, 7, 1]]),
     "input_lengths": ("INT32", [[4]]),
@@ -194,7 +184,7 @@ IDS: dict[str, tuple[str, list[list[Any]]]] = {
 
 def test_requests_that_name_one_output(pairs: Stack) -> None:
     """The backend insists on two more; the client gets what it named."""
-    answer = _infer(pairs, "tensorrt_llm", IDS, outputs=[{"name": "sequence_length"}])
+    answer = infer(pairs.kserve, "tensorrt_llm", IDS, outputs=[{"name": "sequence_length"}])
     assert answer.status_code == 200, answer.text
     assert [row["name"] for row in answer.json()["outputs"]] == ["sequence_length"]
 
@@ -203,8 +193,8 @@ def test_requests_that_name_one_output(pairs: Stack) -> None:
 def test_texts_of_different_length_in_one_request(pairs: Stack, model: str) -> None:
     """Each says what it says alone: no row reads another's padding."""
     texts = ["summarize: The mayor opened a new bridge in the harbour on Monday.", "sort: lamp kitchen boat"]
-    answer = _infer(
-        pairs,
+    answer = infer(
+        pairs.kserve,
         model,
         {"text_input": ("BYTES", [[text] for text in texts]), "max_tokens": ("INT32", [[24], [24]])},
     )
@@ -234,7 +224,7 @@ def test_logits_beyond_shared_memory_are_refused(pairs: Stack) -> None:
         "max_tokens": ("INT32", [[1020]] * 8),
         "return_generation_logits": ("BOOL", [[True]] * 8),
     }
-    answer = _infer(pairs, "tensorrt_llm_bls", asked)
+    answer = infer(pairs.kserve, "tensorrt_llm_bls", asked)
     assert answer.status_code == 400, answer.text
     assert "MiB; ask for" in answer.json()["error"]
 
@@ -259,7 +249,7 @@ def test_tensorrt_llms_refusals_are_400s(
     pairs: Stack, inputs: dict[str, tuple[str, list[list[Any]]]], says: str
 ) -> None:
     """In its own words, without its backtrace; in ours where it would answer nonsense or say nothing."""
-    answer = _infer(pairs, "tensorrt_llm", {**IDS, **inputs})
+    answer = infer(pairs.kserve, "tensorrt_llm", {**IDS, **inputs})
     assert answer.status_code == 400, answer.text
     assert says in answer.json()["error"]
     assert "jenkins" not in answer.text
