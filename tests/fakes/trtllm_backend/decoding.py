@@ -1,6 +1,6 @@
 """How TensorRT-LLM chooses tokens, from its kernels: penaltyKernels.cu, samplingTopKKernels.cu,
-samplingTopPKernels.cu, stopCriteriaKernels.cu, beamSearchKernels, and runtime/samplingConfig.h (`validate`),
-as they stood about 0.20.0.
+samplingTopPKernels.cu, stopCriteriaKernels.cu, and runtime/samplingConfig.h (`validate`), as they stood about
+0.20.0. No bundle serves more beams than one.
 
 What matters for those who read the figures: log probabilities are those after bias, temperature and
 penalties; among the top k only where they are normalised; penalties count the prompt too; the end id is never
@@ -47,8 +47,7 @@ class Decoding:
         self.request, self.vocabulary, self.normalize = request, vocabulary, normalize
         self.sampling = effective(request.sampling)
         self.random = np.random.default_rng(self.sampling.seed)
-        self.beams = [Beam() for _ in range(self.sampling.beam_width)]
-        self.ended = []  # beams that have ended, with their scores
+        self.beam = Beam()
         self.limit = request.max_new_tokens
 
     def penalised(self, logits, beam):
@@ -79,16 +78,10 @@ class Decoding:
         return out
 
     def advance(self, logits):
-        """Take logits [beams, vocabulary]; the parents of the rows that go on."""
-        parents = self._search(logits) if self.sampling.beam_width > 1 else self._sample(logits[0])
-        return [] if all(beam.done for beam in self.beams) else parents
-
-    def _sample(self, logits):
-        beam = self.beams[0]
-        log_probs = log_softmax(self.penalised(logits, beam))
+        """Choose a token by logits [vocabulary]."""
+        log_probs = log_softmax(self.penalised(logits, self.beam))
         token, chosen = self._draw_top_k(log_probs) if self.sampling.top_k else self._draw_top_p(log_probs)
-        self.beams = [self._plus(beam, token, chosen, float(log_probs[token]))]
-        return [0]
+        self.beam = self._plus(self.beam, token, chosen, float(log_probs[token]))
 
     def _draw_top_k(self, log_probs):
         top = np.argsort(-log_probs, kind="stable")[: self.sampling.top_k]
@@ -112,32 +105,3 @@ class Decoding:
         return Beam(
             tokens, (*beam.log_probs, log_prob), beam.cumulative + full, stopped or len(tokens) >= self.limit
         )
-
-    def _search(self, logits):
-        """Twice as many candidates as beams; ended ones are kept apart, as many as beams, and then it is over
-        (early_stopping is 1 by default).
-        """
-        width = self.sampling.beam_width
-        rows = np.stack(
-            [log_softmax(self.penalised(row, beam)) for row, beam in zip(logits, self.beams, strict=False)]
-        )
-        rows = rows[:1] if not self.beams[0].tokens else rows
-        totals = rows + np.array([[beam.cumulative] for beam in self.beams[: len(rows)]])
-        going, parents = [], []
-        for flat in np.argsort(-totals, axis=None, kind="stable")[: 2 * width]:
-            parent, token = divmod(int(flat), totals.shape[1])
-            beam = self._plus(
-                self.beams[parent], token, float(rows[parent, token]), float(rows[parent, token])
-            )
-            if beam.done:
-                self.ended.append(
-                    (beam.cumulative / max(len(beam.tokens), 1) ** self.sampling.length_penalty, beam)
-                )
-            elif len(going) < width:
-                going.append(beam)
-                parents.append(parent)
-        if len(self.ended) >= width or not going:
-            self.beams = [beam for _, beam in sorted(self.ended, key=lambda pair: -pair[0])[:width]]
-            return []
-        self.beams = going
-        return parents

@@ -45,7 +45,6 @@ class Active:
     session: object = None
     logits: list = field(default_factory=list)
     sent: int = 0
-    parents: list = field(default_factory=lambda: [0])
 
 
 class Blocks:
@@ -149,16 +148,10 @@ class Executor:
             self.queue.remove(one)
         print(
             f"contract backend: request {one.id} was cancelled after "
-            f"{0 if one.decoding is None else len(one.decoding.beams[0].tokens)} tokens",
+            f"{0 if one.decoding is None else len(one.decoding.beam.tokens)} tokens",
             flush=True,
         )
-        one.respond(
-            [((), ())] * one.request.sampling.beam_width,
-            [0.0] * one.request.sampling.beam_width,
-            None,
-            True,
-            None,
-        )
+        one.respond([((), ())], [0.0], None, True, None)
 
     def _admit(self, one):
         try:
@@ -245,6 +238,7 @@ class Executor:
             said,
             "tensorrt_llm/batch_manager/trtGptModelInflightBatching.cpp:1520",
         )
+        check(sampling.beam_width == 1, "beams are not played by this stand-in", "stand-in")
         said = "Return context logit need to build engine with gather_context_logits"
         check(
             not request.context_logits or limits.gather_context_logits,
@@ -271,16 +265,11 @@ class Executor:
         return decoding
 
     def _step(self, one):
-        """A token for each beam; createResult."""
+        """A token."""
         request, decoding = one.request, one.decoding
         try:
-            ids = [beam.tokens[-1:] or request.tokens for beam in decoding.beams]
-            first = not decoding.beams[0].tokens
-            logits = one.session.step(ids[:1] if first else ids, one.parents)
-            logits = np.repeat(logits, len(ids), 0) if first else logits
-            one.parents = decoding.advance(logits)
-            if first and one.parents:
-                one.parents = [0] * len(one.parents)
+            logits = one.session.step(decoding.beam.tokens[-1:] or request.tokens)
+            decoding.advance(logits)
         except Exception as error:  # noqa: BLE001  # as the C++ does
             self.active.remove(one)
             one.respond(
@@ -293,38 +282,32 @@ class Executor:
             return
         if request.generation_logits:
             one.logits.append(logits)
-        self._respond(one, final=not one.parents)
+        self._respond(one, final=decoding.beam.done)
 
     def _respond(self, one, *, final):
-        request, beams = one.request, one.decoding.beams
+        """createResult."""
+        request, beam = one.request, one.decoding.beam
         if final:
             self.active.remove(one)
             one.session.close()
-        longest = max(len(beam.tokens) for beam in beams)
-        growing = request.streaming and len(beams) == 1
-        if not final and not (request.streaming and longest > one.sent):
+        length = len(beam.tokens)
+        if not final and not (request.streaming and length > one.sent):
             return
-        start, prompt = (
-            one.sent if growing else 0,
-            () if request.exclude_input or request.streaming else request.tokens,
-        )
-        rows = [((*prompt, *beam.tokens[start:]), beam.log_probs) for beam in beams]
-        one.respond(rows, [beam.cumulative for beam in beams], self._logits(one, start, longest), final, None)
-        one.sent = longest
+        prompt = () if request.exclude_input or request.streaming else request.tokens
+        rows = [((*prompt, *beam.tokens[one.sent :]), beam.log_probs)]
+        one.respond(rows, [beam.cumulative], self._logits(one, length), final, None)
+        one.sent = length
 
-    def _logits(self, one, start, longest):
+    def _logits(self, one, length):
         """allocGenerationLogitsHost: [beams, max_new_tokens, vocabulary]; for streams [tokens, beams,
         vocabulary], of the new tokens.
         """
         request = one.request
         if not request.generation_logits:
             return None
+        vocabulary = self.limits.vocabulary
         if request.streaming:
-            return (
-                np.stack(one.logits[start:longest])
-                if longest > start
-                else np.zeros((0, len(one.decoding.beams), self.limits.vocabulary), np.float32)
-            )
-        whole = np.zeros((len(one.decoding.beams), one.decoding.limit, self.limits.vocabulary), np.float32)
-        whole[:, : len(one.logits)] = np.stack(one.logits, 1)
+            return np.array(one.logits[one.sent : length], np.float32).reshape(-1, 1, vocabulary)
+        whole = np.zeros((1, one.decoding.limit, vocabulary), np.float32)
+        whole[0, : len(one.logits)] = one.logits
         return whole

@@ -1,5 +1,5 @@
 """The arithmetic of the stand-in: OpenVINO graphs of a miniature, whose ports
-build/targets/openvino/stateful.py describes. One sequence, or the beams of one, at a time.
+build/targets/openvino/stateful.py describes. One sequence at a time.
 """
 
 import json
@@ -90,7 +90,7 @@ class Network:
 
 
 class Session:
-    """One sequence, or its beams, in the decoder."""
+    """One sequence in the decoder."""
 
     def __init__(self, network, request, memory, table):
         self.network, self.request, self.memory, self.length = network, request, memory, 0
@@ -99,66 +99,59 @@ class Session:
         self.stateful = "beam_idx" in network.ports
         empty = np.zeros((0, network.heads, network.width), np.float32)
         names = [name for name in network.ports if name.startswith("past.") and not self.stateful]
-        self.past = [dict.fromkeys(names, empty)]  # of each row
+        self.past = dict.fromkeys(names, empty)
         if self.stateful:
             request.reset_state()
 
-    def step(self, ids, parents):
-        """Logits float32 [rows, vocabulary] after the last of ids [rows, n]; row i continues row
-        parents[i].
-        """
+    def step(self, ids):
+        """Logits float32 [vocabulary] after the last of ids."""
         ids = np.asarray(ids, np.int64)
-        rows, count = ids.shape
-        places = np.arange(self.length, self.length + count)
-        self.length += count
+        places = np.arange(self.length, self.length + len(ids))
+        self.length += len(ids)
         if not self.stateful:
-            read = [
-                self._read(row, places, self.past[parent]) for row, parent in zip(ids, parents, strict=True)
-            ]
-            self.past = [past for _, past in read]
-            return np.concatenate([logits for logits, _ in read])
+            return self._read(ids, places)
         inputs = {
-            "ids": ids,
-            "positions": np.tile(places, (rows, 1)),
+            "ids": ids[None],
+            "positions": places[None],
             "bias": np.zeros((1, 1), np.float32),
-            "mask": self._mask(places, rows),
-            "beam_idx": np.array(parents, np.int32),
+            "mask": self._mask(places),
+            "beam_idx": np.zeros(1, np.int32),
         }
         inputs |= self.memory
         if self.memory:
             length = next(iter(self.memory.values())).shape[2]
             inputs["cross_mask"] = np.zeros((1, 1, 1, 1, length), np.float32)
-            inputs["shares"] = np.arange(rows, dtype=np.int32)
+            inputs["shares"] = np.zeros(1, np.int32)
             inputs["sharers"] = inputs["shares"][None]
         return self._infer(inputs)
 
     def _infer(self, inputs):
         self.request.infer({name: value for name, value in inputs.items() if name in self.network.ports})
-        return self.request.get_tensor("logits").data.copy()
+        return self.request.get_tensor("logits").data[0].copy()
 
-    def _read(self, ids, places, past):
-        """Logits of one row, and its keys and values from then on."""
+    def _read(self, ids, places):
+        """Logits; keys and values are kept."""
         inputs = {
             "ids": ids,
             "table": self.table,
             "positions": places,
             "last": np.array([len(ids) - 1]),
             "bias": np.zeros((1, 1), np.float32),
-            "mask": self._mask(places, 1)[0],
+            "mask": self._mask(places)[0],
         }
-        logits = self._infer(inputs | past)
-        return logits, {
-            name: self.request.get_tensor(name.replace("past", "present")).data.copy() for name in past
+        logits = self._infer(inputs | self.past)
+        self.past = {
+            name: self.request.get_tensor(name.replace("past", "present")).data.copy() for name in self.past
         }
+        return logits
 
-    def _mask(self, places, rows):
+    def _mask(self, places):
         back = places[:, None] - np.arange(places[-1] + 1)
         relative = self.network.relative
         if relative is not None:
             seen = np.where(back >= 0, relative[:, np.clip(back, 0, relative.shape[1] - 1)], MASKED)[None]
-            return np.repeat(seen.astype(np.float32), rows, 0)
-        seen = np.where(back >= 0, np.float32(0), MASKED)
-        return np.repeat(seen[None, None], rows, 0)
+            return seen.astype(np.float32)
+        return np.where(back >= 0, np.float32(0), MASKED)[None, None]
 
     def close(self):
         """Give the decoder back."""
