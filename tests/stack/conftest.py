@@ -1,6 +1,4 @@
-"""A running stack: CONCH_URL names one that is up already, otherwise process mode is started on its own block
-of ports.
-"""
+"""Running stacks in process mode, each on its own block of ports."""
 
 from __future__ import annotations
 
@@ -174,15 +172,6 @@ def restarted(stack: Stack, **variables: str) -> subprocess.CompletedProcess[str
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """Two instances of mini-whisper; session-wide, because starting tritonservers takes seconds."""
-    if url := os.environ.get("CONCH_URL"):
-        host = url.rsplit(":", 1)[0]
-        yield Stack(
-            url,
-            os.environ.get("CONCH_KSERVE", f"{host}:8000"),
-            os.environ.get("CONCH_GRPC", f"{host.split('//')[1]}:8001"),
-            None,
-        )
-        return
     with started(portable(tmp_path_factory.mktemp("stack"), PORT, "mini-whisper", 2)) as found:
         yield found
 
@@ -195,10 +184,7 @@ def client(stack: Stack) -> OpenAI:
 
 @pytest.fixture(scope="session")
 def text_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Four models, an instance each; CONCH_TEXT_PORT names the first port of one that is up already."""
-    if port := int(os.environ.get("CONCH_TEXT_PORT", "0")):
-        yield Stack.at(port)
-        return
+    """Four models, an instance each."""
     with started(portable(tmp_path_factory.mktemp("text"), TEXT_PORT, TEXT_MODELS, 4)) as found:
         yield found
 

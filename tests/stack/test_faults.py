@@ -20,13 +20,6 @@ ORDER = (RECORDINGS / "order.wav").read_bytes()
 GUARD_SECONDS = 15.0
 
 
-@pytest.fixture(autouse=True)
-def own_stack(stack: Stack) -> None:
-    """Faults are injected only into what was started here."""
-    if stack.home is None:
-        pytest.skip("needs the processes of a stack started here")
-
-
 def transcribe(stack: Stack) -> None:
     """One request through the gateway; anything but the words is a failure."""
     answer = stack.transcribe(ORDER, model="mini-whisper", language="en", timeout=60)

@@ -173,8 +173,7 @@ def test_the_stack_is_as_it_was(stack: Stack) -> None:
     assert sum(count for status, count in STATUSES.items() if status >= 400) >= 300
     assert httpx.get(f"{stack.url}/health/ready", timeout=30).status_code == 200
     assert stack.transcribe(ORDER, model="mini-whisper").status_code == 200
-    if stack.home:
-        assert "exited" not in stack.log("supervisord").split("entered RUNNING")[-1]
+    assert "exited" not in stack.log("supervisord").split("entered RUNNING")[-1]
 
 
 TEXT_QUIET = settings(QUIET, max_examples=80)

@@ -20,22 +20,15 @@ from .processes import stub, tritonserver
 from .test_text import openings
 
 MODEL = "mini-gpt2"
+INDEX = TEXT_MODELS.split(",").index(MODEL)
 TOKENS = 24
 PROMPT = openings(1)[0]
 BODY = {"text_input": PROMPT, "max_tokens": TOKENS}
-FAULTS: dict[str, Callable[[Stack, int], None]] = {
-    "server killed": lambda stack, index: os.kill(tritonserver(stack, index), signal.SIGKILL),
-    "engine killed": lambda stack, index: os.kill(stub(stack, index, "tensorrt_llm_stream"), signal.SIGKILL),
-    "server asked to end": lambda stack, index: os.kill(tritonserver(stack, index), signal.SIGTERM),
+FAULTS: dict[str, tuple[Callable[[Stack], int], int]] = {
+    "server killed": (lambda stack: tritonserver(stack, INDEX), signal.SIGKILL),
+    "engine killed": (lambda stack: stub(stack, INDEX, "tensorrt_llm_stream"), signal.SIGKILL),
+    "server asked to end": (lambda stack: tritonserver(stack, INDEX), signal.SIGTERM),
 }
-
-
-@pytest.fixture
-def index(text_stack: Stack) -> int:
-    """The model's instance."""
-    if text_stack.home is None:
-        pytest.skip("needs the processes of a stack started here")
-    return TEXT_MODELS.split(",").index(MODEL)
 
 
 def chat(stack: Stack) -> str:
@@ -56,19 +49,19 @@ def by_grpc(stack: Stack) -> str:
     return str(answer.as_numpy("text_output").item().decode())
 
 
-def wait_back(stack: Stack, index: int, old: int) -> None:
+def wait_back(stack: Stack, old: int) -> None:
     """Until another server answers what does not wait for it."""
 
     def back() -> bool:
-        return generated(stack, **{AT_ONCE: "1"}).status_code == 200 and tritonserver(stack, index) != old
+        return generated(stack, **{AT_ONCE: "1"}).status_code == 200 and tritonserver(stack, INDEX) != old
 
     until("another server answers", back, 60)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_nothing_is_lost(text_stack: Stack, index: int, fault: str) -> None:
+def test_nothing_is_lost(text_stack: Stack, fault: str) -> None:
     """Of the gateway, and of Triton's own calls over HTTP and gRPC; each answer is the right one."""
-    right, old = chat(text_stack), tritonserver(text_stack, index)
+    right, old = chat(text_stack), tritonserver(text_stack, INDEX)
 
     def same(text: str) -> None:
         assert text == right
@@ -80,16 +73,17 @@ def test_nothing_is_lost(text_stack: Stack, index: int, fault: str) -> None:
     ):
         for load in (sdk, http, raw):
             load.wait_for(3, 60)
-        FAULTS[fault](text_stack, index)
-        wait_back(text_stack, index, old)
+        find, number = FAULTS[fault]
+        os.kill(find(text_stack), number)
+        wait_back(text_stack, old)
         for load in (sdk, http, raw):
             load.wait_for(load.done + 3, 60)
     assert sdk.failed == http.failed == raw.failed == []
 
 
-def test_a_stream_waits_too(text_stack: Stack, index: int) -> None:
+def test_a_stream_waits_too(text_stack: Stack) -> None:
     """One that begins while the server is away."""
-    old = tritonserver(text_stack, index)
+    old = tritonserver(text_stack, INDEX)
     os.kill(old, signal.SIGKILL)
     while generated(text_stack, **{AT_ONCE: "1"}).status_code == 200:
         time.sleep(0.01)
@@ -97,5 +91,5 @@ def test_a_stream_waits_too(text_stack: Stack, index: int) -> None:
         model=MODEL, prompt=PROMPT, max_tokens=TOKENS, temperature=0, stream=True, timeout=100
     )
     words = "".join(part.choices[0].text for part in stream if part.choices)
-    assert tritonserver(text_stack, index) != old
+    assert tritonserver(text_stack, INDEX) != old
     assert words == chat(text_stack)

@@ -111,8 +111,6 @@ def test_clients_that_go_free_the_engine(stack: Stack, fields: dict[str, str]) -
     """Ten clients ask for an hour of work altogether and go: both Tritons are idle within seconds, not after
     half a minute.
     """
-    if stack.home is None:
-        pytest.skip("counts what the engines do")
     before = closed(stack)
     threads = [threading.Thread(target=leave, args=(stack, fields)) for _ in range(10)]
     for thread in threads:

@@ -119,8 +119,6 @@ def test_short_request_overtakes_a_long_one(stack: Stack) -> None:
     """While a request of hundreds of tokens runs, any that come, a short one that came later on the same
     instance finishes first.
     """
-    if stack.home is None:
-        pytest.skip("needs one instance by its own port")
     infer: dict[str, Callable[[], object]] = {}
     with contextlib.ExitStack() as clients:
         for name, (tokens, seconds, temperature) in {"long": (440, 25, 100.0), "short": (3, 2, 0.0)}.items():
@@ -136,8 +134,6 @@ def test_short_stream_overtakes_a_long_one(stack: Stack) -> None:
     """The same with streams: a short one that started later ends first. Both are ready to be sent, since a
     GPU speaks the long one in a fraction of a second.
     """
-    if stack.home is None:
-        pytest.skip("needs one instance by its own port")
     began, ended, done = threading.Event(), list[str](), threading.Semaphore(0)
 
     def hear(name: str, result: Any, error: Any) -> None:
