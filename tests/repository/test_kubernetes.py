@@ -72,22 +72,19 @@ def one(found: list[Object], kind: str, name: str) -> Object:
     return only
 
 
-def at_defaults(text: str) -> str:
-    """With every variable at its default, which may be another variable."""
+@cache
+def at_defaults(path: str) -> str:
+    """A file with every variable at its default, which may be another variable."""
     inner, before = re.compile(r"\$\{\w+(?::-([^${}]*)|:\+[^${}]*)?\}"), ""
+    text = (ROOT / path).read_text("utf-8")
     while text != before:
         before, text = text, inner.sub(lambda found: found[1] or "", text)
     return text
 
 
-@cache
-def compose_text() -> str:
-    """compose.yaml with every variable at its default."""
-    return at_defaults((ROOT / "compose.yaml").read_text("utf-8"))
-
-
-def compose() -> Object:
-    found: Object = yaml.safe_load(compose_text())
+def filled(path: str) -> Object:
+    """The same as an object, as `docker compose` and `docker stack` fill it."""
+    found: Object = yaml.safe_load(at_defaults(path))
     return found
 
 
@@ -193,7 +190,7 @@ def overlay(request: pytest.FixtureRequest) -> list[Object]:
 
 
 def test_base_is_compose() -> None:
-    assert differences(compose(), objects("base")) == []
+    assert differences(filled("compose.yaml"), objects("base")) == []
 
 
 # Changes of compose.yaml by the difference that they make: for Swarm as well, and for Kubernetes alone.
@@ -224,14 +221,14 @@ CHANGES: dict[str, Callable[[Object], Any]] = CHANGES_OF_BOTH | {
 @pytest.mark.parametrize("difference", CHANGES)
 def test_a_change_of_compose_alone_is_noticed(difference: str) -> None:
     """Each of them, and it alone."""
-    changed = copy.deepcopy(compose())
+    changed = copy.deepcopy(filled("compose.yaml"))
     CHANGES[difference](changed["services"])
     assert differences(changed, objects("base")) == [difference]
 
 
 def test_the_networks_are_composes() -> None:
     """A policy for each; inner has no way out, and nothing that is not allowed is open."""
-    found, wanted = objects("base"), compose()["networks"]
+    found, wanted = objects("base"), filled("compose.yaml")["networks"]
     policies = {o["metadata"]["name"]: o["spec"] for o in found if o["kind"] == "NetworkPolicy"}
     assert set(policies) == set(wanted) | {"nothing-else"}
     assert policies["nothing-else"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
@@ -239,7 +236,7 @@ def test_the_networks_are_composes() -> None:
         assert policies[name]["podSelector"]["matchLabels"] == {f"conch.network/{name}": "true"}
     assert wanted["inner"]["internal"] is True
     assert all(rule.get("to") for rule in policies["inner"]["egress"])
-    asked = {str(row).split(":")[-1] for row in compose()["services"]["nginx"]["ports"]}
+    asked = {str(row).split(":")[-1] for row in filled("compose.yaml")["services"]["nginx"]["ports"]}
     assert {str(row["port"]) for row in policies["outer"]["ingress"][0]["ports"]} == asked
 
 

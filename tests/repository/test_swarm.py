@@ -8,13 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import yaml
 
 from build.catalog import ROOT
 
-from .test_kubernetes import CHANGES_OF_BOTH, at_defaults, size
+from .test_kubernetes import CHANGES_OF_BOTH, Object, filled, size
 
-Object = dict[str, Any]
 HERE = ROOT / "deploy" / "swarm"
 SERVICES = ("builder", "triton-0", "triton-1", "triton-2", "triton-3", "gateway", "nginx")
 SAME = ("image", "user", "init", "read_only", "cap_drop", "stop_signal", "stop_grace_period", "networks")
@@ -33,12 +31,6 @@ COMPOSE_ALONE = {f"TRITON_{i}_{what}" for i in range(4) for what in ("GPUS", "TA
 COMPOSE_ALONE |= {"RENDERED", "CUDA_VISIBLE_DEVICES", "COMPOSE_PROFILES", "HF_TOKEN_PATH", "CONCH_HF_CACHE"}
 SWARM_ALONE = {*SEVERAL, "NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"}
 INNER_KEY = {"deployment", "nginx"}  # files with a key in them
-
-
-def filled(path: str) -> Object:
-    """A file with every variable at its default, as `docker compose` and `docker stack` fill it."""
-    found: Object = yaml.safe_load(at_defaults((ROOT / path).read_text("utf-8")))
-    return found
 
 
 def swarm() -> Object:

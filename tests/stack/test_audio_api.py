@@ -69,8 +69,6 @@ def test_translations(client: openai.OpenAI, recordings: Rows, response_format: 
     )
     row = {**recordings["cocina.mp3"], "text": ENGLISH}
     check(answer, response_format, row, ["segment"])
-    if response_format == "verbose_json":
-        assert answer.language == "english"
 
 
 def check(answer: Any, response_format: str, row: dict[str, Any], granularities: list[str]) -> None:
@@ -96,8 +94,12 @@ def check(answer: Any, response_format: str, row: dict[str, Any], granularities:
         assert usage["type"] == "duration"
         assert usage["seconds"] == pytest.approx(row["seconds"], abs=0.2)
         if response_format == "verbose_json":
-            assert answer.duration == usage["seconds"]
+            assert (answer.duration, answer.language) == (usage["seconds"], "english")
             check_times(answer, granularities)
+            if granularities == ["segment"]:
+                found = [(segment.start, segment.end, segment.text.strip()) for segment in answer.segments]
+                check_cues(found, row)
+                assert all(one.avg_logprob <= 0 <= one.no_speech_prob <= 1 for one in answer.segments)
 
 
 def check_cues(
