@@ -70,7 +70,7 @@ VARIABLES = {
 def checked(
     *command: str, seconds: float = 300, check: bool = True, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """A command that has ended well; with `check` False, however it has ended."""
+    """Run a command, which must succeed unless `check` is False."""
     done = run(*command, env={**os.environ, **variables}, seconds=seconds)
     assert done.returncode == 0 or not check, f"{command}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
     return done

@@ -37,7 +37,7 @@ T = TypeVar("T")
 def run(
     *command: object, env: Mapping[str, str] | None = None, cwd: Path = ROOT, seconds: float = 300
 ) -> subprocess.CompletedProcess[str]:
-    """A command, once it has ended, with what it printed."""
+    """Run a command to its end; its output is kept."""
     argv = [str(part) for part in command]
     return subprocess.run(
         argv, cwd=cwd, env=env, capture_output=True, text=True, timeout=seconds, check=False
@@ -47,10 +47,10 @@ def run(
 def until(
     what: str | Callable[[], object], found: Callable[[], T], seconds: float, *ignore: type[Exception]
 ) -> T:
-    """The first true answer of `found()`; an error of these types is none.
+    """Return the first true answer of `found()`; an error of the types `ignore` is none.
 
     Raises:
-        AssertionError: there was none within the time; with what was waited for, or what that says then.
+        AssertionError: there was none within `seconds`; the message is `what`, or what `what()` returns.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -118,13 +118,13 @@ def portable(
 
 
 def build_engines(environment: Mapping[str, str]) -> None:
-    """The bundles of the models and the target that the environment names."""
+    """Build the bundles of the models and the target that the environment names."""
     done = run(sys.executable, "-m", "build", "engines", env=environment, seconds=1200)
     assert done.returncode == 0, done.stderr
 
 
 def serve(environment: dict[str, str]) -> tuple[subprocess.Popen[bytes], Stack]:
-    """`make serve` that has just begun, and the stack that it will be."""
+    """Begin what `make serve` does; the process, and the stack that it will be."""
     home = Path(environment["CONCH_HOME"])
     home.mkdir(parents=True, exist_ok=True)
     with (home / "serve.log").open("ab") as log:

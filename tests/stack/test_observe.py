@@ -121,7 +121,7 @@ def telling(home: Path, port: int) -> None:
 
 @dataclass
 class Prometheus:
-    """`told`: somebody on call, to whom Alertmanager's webhook sends."""
+    """`told`: the receiver of Alertmanager's webhook."""
 
     url: str
     told: Recorder
