@@ -10,7 +10,7 @@ SUITES = (
     "stack", "text", "compose", "compose-text", "compose-airgap", "attack", "attack-retrieval", "swarm",
     "console", "console-tls", "retrieval", "retrieval-restored", "targets", "torch", "torch-ranks",
     "trtllm", "trtllm-tp", "trtllm-pictures", "tls", "traces",
-    "keys", "embeddings", "nvidia-clients", "clip", "clip-torch", "gpu-report", "pictures",
+    "keys", "nvidia-clients", "clip-torch", "gpu-report", "pictures",
     "supervisor", "compose-torch", "compose-retrieval", "tensorrt", "first-day", "speakers", "chat-models",
     "compose-trtllm",
 )  # fmt: skip

@@ -301,6 +301,15 @@ def packed(row: Tensor) -> bytes:
 
 
 Message = service_pb2.ModelInferRequest
+CONTENTS = {
+    "BYTES": "bytes_contents",
+    "BOOL": "bool_contents",
+    "FP16": "fp32_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "INT64": "int64_contents",
+    "UINT64": "uint64_contents",
+}
 BAD_SIZES = [0, -1, 2, 2**31, 2**62, 2**63 - 1, -(2**63)]
 
 
@@ -312,19 +321,9 @@ def message(config: dict[str, Any], rng: random.Random) -> Message:
         tensor = made.inputs.add(name=row["name"], datatype=row["datatype"], shape=row["shape"])
         if raw:
             made.raw_input_contents.append(packed(row))
-        elif row["datatype"] == "BYTES":
-            tensor.contents.bytes_contents.extend(text.encode() for text in row["data"])
-        elif row["datatype"] == "BOOL":
-            tensor.contents.bool_contents.extend(row["data"])
         else:
-            field = {
-                "FP32": "fp32_contents",
-                "FP64": "fp64_contents",
-                "INT64": "int64_contents",
-                "UINT64": "uint64_contents",
-                "FP16": "fp32_contents",
-            }
-            getattr(tensor.contents, field.get(row["datatype"], "int_contents")).extend(row["data"])
+            values = [text.encode() for text in row["data"]] if row["datatype"] == "BYTES" else row["data"]
+            getattr(tensor.contents, CONTENTS.get(row["datatype"], "int_contents")).extend(values)
     for row in body.get("outputs", []):
         made.outputs.add(name=row["name"])
     return made

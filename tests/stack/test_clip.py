@@ -4,7 +4,6 @@ client, compared with transformers on the same weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,17 +23,15 @@ from ..fakes.pictures import part, saved
 from .clients import tensors
 from .conftest import ROOT, Stack, portable, started
 
-PORT, TORCH_PORT = first_port("clip"), first_port("clip-torch")
+PORT = first_port("clip-torch")
 MODEL = "mini-clip"
 CLOSE = 0.9999 if hardware_precision(this_cpu(), many_rows=True) == "f32" else 0.999
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Two instances, and one of a model that writes."""
-    models = f"{MODEL},mini-gpt2"
-    with started(portable(tmp_path_factory.mktemp("clip"), PORT, models, 3, build=True)) as found:
-        yield found
+def stack(retrieval_stack: Stack) -> Stack:
+    """Its second model."""
+    return retrieval_stack
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +111,7 @@ def test_all_four_models_answer_kserve_clients(
     stack: Stack, exhibits: list[Exhibit], peer: PicturePeer
 ) -> None:
     """Façades and raw encoders, by Triton's own client."""
-    client = kserve.InferenceServerClient(stack.kserve.removeprefix("http://"))
+    client = kserve.InferenceServerClient(f"{stack.kserve.removeprefix('http://')}/models/{MODEL}")
     few = exhibits[:3]
     files = [saved(one.picture, "PNG") for one in few]
     pixels = peer.pixels([one.picture for one in few])
@@ -146,7 +143,7 @@ def test_all_four_models_answer_kserve_clients(
 def test_the_torch_engine(tmp_path: Path, exhibits: list[Exhibit], peer: PicturePeer) -> None:
     """One instance of TARGET=torch: the same vectors, pictures and texts in one request."""
     few = exhibits[:40]
-    with started(portable(tmp_path, TORCH_PORT, MODEL, 1, target="torch"), tidy=False) as stack:
+    with started(portable(tmp_path, PORT, MODEL, 1, target="torch"), tidy=False) as stack:
         client = stack.openai()
         mixed = [part(saved(one.picture, "PNG")) for one in few] + [one.caption for one in few]
         found = embedded(client, mixed)

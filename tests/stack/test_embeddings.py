@@ -5,7 +5,6 @@ sentence-transformers on the same weights.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pydoc_data.topics import topics
 from typing import Any
@@ -15,13 +14,10 @@ import pytest
 import tritonclient.http as kserve
 from openai import OpenAI
 
-from tests.ports import first_port
-
 from .clients import tensors
-from .conftest import ROOT, Stack, portable, started
+from .conftest import ROOT, Stack
 from .test_clip import CLOSE
 
-PORT = first_port("embeddings")
 MODEL = "all-minilm-l6-v2"
 ODD = (
     "Grüße aus Köln!",
@@ -46,10 +42,9 @@ def texts() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Two instances."""
-    with started(portable(tmp_path_factory.mktemp("embeddings"), PORT, MODEL, 2, build=True)) as found:
-        yield found
+def stack(retrieval_stack: Stack) -> Stack:
+    """Its first model."""
+    return retrieval_stack
 
 
 @pytest.fixture(scope="module")
