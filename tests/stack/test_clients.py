@@ -48,16 +48,8 @@ def test_dataset(stack: Stack, recordings: Rows, tmp_path: Path, way: str) -> No
     for row in short:
         (tmp_path / row["name"]).write_bytes((RECORDINGS / row["name"]).read_bytes())
         (tmp_path / row["name"]).with_suffix(".txt").write_text(row["text"], "utf-8")
-    done = command(
-        "dataset",
-        tmp_path,
-        *ways(stack)[way],
-        "--num-tasks",
-        "4",
-        "--compute-cer",
-        "--report",
-        tmp_path / "report",
-    )
+    options = ["--num-tasks", "4", "--compute-cer", "--report", tmp_path / "report"]
+    done = command("dataset", tmp_path, *ways(stack)[way], *options)
     assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "report" / "report.json").read_text("utf-8"))
     figures = report["figures"]

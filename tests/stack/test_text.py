@@ -344,18 +344,8 @@ def test_prompts(text_stack: Stack, tmp_path: Path, model: str, way: list[str]) 
         "\n".join(json.dumps({"prompt": pair.source, "reference": pair.target}) for pair in asked), "utf-8"
     )
     where = [option.format(url=text_stack.url, kserve=text_stack.kserve) for option in way]
-    done = command(
-        "prompts",
-        tmp_path / "q.jsonl",
-        *where,
-        "--model",
-        model,
-        "--num-tasks",
-        "4",
-        "--output",
-        tmp_path / "a.jsonl",
-        "--json",
-    )
+    options = ["--model", model, "--num-tasks", "4", "--output", tmp_path / "a.jsonl", "--json"]
+    done = command("prompts", tmp_path / "q.jsonl", *where, *options)
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
     assert (figures["answered"], figures["failed"], figures["compared"]) == (len(asked), 0, len(asked))
