@@ -28,13 +28,12 @@ from .conftest import FILES, PROJECT, Engine, compose, conch, ports_from, wait_r
 ORDER = (RECORDINGS / "order.wav").read_bytes()
 
 
-def form(**fields: str) -> dict[str, object]:
-    """Arguments of an httpx call that transcribes the shortest recording."""
-    return {
-        "files": {"file": ("order.wav", ORDER)},
-        "data": {"model": "mini-whisper", "language": "en", **fields},
-        "timeout": 60,
-    }
+def check_words(stack: Stack) -> None:
+    """The shortest recording is transcribed."""
+    words = json.loads((RECORDINGS / "recordings.json").read_text("utf-8"))[0]["text"]
+    answer = stack.transcribe(ORDER, model="mini-whisper", language="en", timeout=60)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["text"] == words
 
 
 def test_containers_are_what_the_files_say(stack: Stack, engine: Engine) -> None:
@@ -92,7 +91,7 @@ def test_a_second_up_does_nothing(stack: Stack, engine: Engine) -> None:
 def test_a_recreated_container_is_found(stack: Stack, engine: Engine) -> None:
     """A new container under the same name gets its share again, whatever its address is."""
     compose("up", "--wait", "--no-build", "--no-deps", "--force-recreate", "triton-0")
-    assert httpx.post(f"{stack.url}/v1/audio/transcriptions", **form()).status_code == 200
+    check_words(stack)
     ready = f"{stack.kserve}/instances/0/v2/health/ready"
     until("it is ready", lambda: httpx.get(ready, timeout=10).status_code == 200, 30)
 
@@ -164,7 +163,7 @@ def test_a_killed_builder_is_followed_by_a_whole_one(stack: Stack, engine: Engin
     assert builder.wait()["StatusCode"] == 137, "it was done before it was killed"
     assert up.wait(60) != 0
     compose("up", "--wait", "--no-build")
-    assert httpx.post(f"{stack.url}/v1/audio/transcriptions", **form()).status_code == 200
+    check_words(stack)
 
 
 def test_without_any_network(stack: Stack) -> None:
@@ -173,7 +172,7 @@ def test_without_any_network(stack: Stack) -> None:
     files = [part for path in (*FILES, ROOT / "docker" / "compose.airgap.yaml") for part in ("-f", str(path))]
     try:
         compose(*files, "up", "--wait", "--no-build")
-        assert httpx.post(f"{stack.url}/v1/audio/transcriptions", **form()).status_code == 200
+        check_words(stack)
     finally:
         compose("down")
         compose("up", "--wait", "--no-build")
@@ -234,12 +233,7 @@ def test_airgap_archive(stack: Stack, engine: Engine, tmp_path: Path) -> None:
             env={**os.environ, **other, "COMPOSE_FILE": "compose.yaml"},
             check=True,
         )
-        answer = httpx.post(f"http://127.0.0.1:{port}/v1/audio/transcriptions", **form())
-        assert answer.status_code == 200, answer.text
-        assert (
-            answer.json()["text"]
-            == json.loads((RECORDINGS / "recordings.json").read_text("utf-8"))[0]["text"]
-        )
+        check_words(Stack.at(port))
     finally:
         compose("down", "-v", **other)
     with archive.open("r+b") as file:

@@ -63,20 +63,15 @@ def test_broken_files_are_refused(stack: Stack) -> None:
 def test_damaged_files_never_break_the_server(stack: Stack) -> None:
     """Files with flipped or missing bytes may decode in part: words or a 4xx, never a 5xx."""
     rng = random.Random(SEED)
-    with httpx.Client(base_url=stack.url, timeout=120) as client:
-        for i in range(20):
-            content = bytearray((RECORDINGS / CONTAINERS[i % 5]).read_bytes())
-            if i % 2:
-                del content[rng.randrange(100, len(content)) :]
-            for _ in range(20):
-                content[rng.randrange(len(content))] = rng.randrange(256)
-            answer = client.post(
-                "/v1/audio/transcriptions",
-                files={"file": ("damaged", bytes(content))},
-                data={"model": "mini-whisper", "language": "en"},
-            )
-            assert answer.status_code < 500, f"{i}: {answer.text}"
-            assert "text" in answer.json() or answer.json()["error"]["param"] == "file"
+    for i in range(20):
+        content = bytearray((RECORDINGS / CONTAINERS[i % 5]).read_bytes())
+        if i % 2:
+            del content[rng.randrange(100, len(content)) :]
+        for _ in range(20):
+            content[rng.randrange(len(content))] = rng.randrange(256)
+        answer = stack.transcribe(bytes(content), model="mini-whisper", language="en")
+        assert answer.status_code < 500, f"{i}: {answer.text}"
+        assert "text" in answer.json() or answer.json()["error"]["param"] == "file"
 
 
 FIELDS = [

@@ -44,18 +44,11 @@ def test_neither_proxies_nor_folders_decide_whether_it_starts(tmp_path: Path) ->
         "ALLOWED_ORIGINS": "https://app.example.org",
     }
     with started(environment) as stack:
-        with (RECORDINGS / "demo.flac").open("rb") as file:
-            answer = httpx.post(
-                f"{stack.url}/v1/audio/transcriptions",
-                files={"file": file},
-                data={"model": "gpt-4o-transcribe"},
-                headers={"Origin": "https://app.example.org"},
-                timeout=60,
-                trust_env=False,
-            )
+        sound, origin = (RECORDINGS / "demo.flac").read_bytes(), {"Origin": "https://app.example.org"}
+        answer = stack.transcribe(sound, headers=origin, model="gpt-4o-transcribe")
         assert "umbrellas" in answer.json()["text"]
         assert answer.headers["access-control-allow-origin"] == "https://app.example.org"
-        asked = {"Origin": "https://app.example.org", "Access-Control-Request-Method": "POST"}
+        asked = {**origin, "Access-Control-Request-Method": "POST"}
         preflight = httpx.options(f"{stack.url}/v1/chat/completions", headers=asked, trust_env=False)
         assert preflight.status_code == 204
         assert "POST" in preflight.headers["access-control-allow-methods"]
