@@ -49,15 +49,6 @@ def by_grpc(stack: Stack) -> str:
     return str(answer.as_numpy("text_output").item().decode())
 
 
-def wait_back(stack: Stack, old: int) -> None:
-    """Until another server answers what does not wait for it."""
-
-    def back() -> bool:
-        return generated(stack, **{AT_ONCE: "1"}).status_code == 200 and tritonserver(stack, INDEX) != old
-
-    until("another server answers", back, 60)
-
-
 @pytest.mark.parametrize("fault", FAULTS)
 def test_nothing_is_lost(text_stack: Stack, fault: str) -> None:
     """Of the gateway, and of Triton's own calls over HTTP and gRPC; each answer is the right one."""
@@ -65,6 +56,11 @@ def test_nothing_is_lost(text_stack: Stack, fault: str) -> None:
 
     def same(text: str) -> None:
         assert text == right
+
+    def back() -> bool:
+        """Another server answers what does not wait for it."""
+        at_once = generated(text_stack, **{AT_ONCE: "1"}).status_code == 200
+        return at_once and tritonserver(text_stack, INDEX) != old
 
     with (
         Load(lambda: same(chat(text_stack)), 2) as sdk,
@@ -75,7 +71,7 @@ def test_nothing_is_lost(text_stack: Stack, fault: str) -> None:
             load.wait_for(3, 60)
         find, number = FAULTS[fault]
         os.kill(find(text_stack), number)
-        wait_back(text_stack, old)
+        until("another server answers", back, 60)
         for load in (sdk, http, raw):
             load.wait_for(load.done + 3, 60)
     assert sdk.failed == http.failed == raw.failed == []

@@ -65,10 +65,6 @@ def peers() -> dict[str, AnswerPeer]:
 
 @pytest.fixture(scope="module")
 def described(peers: dict[str, AnswerPeer]) -> list[AnswerPair]:
-    return described_by(peers[MODEL])
-
-
-def described_by(peer: AnswerPeer) -> list[AnswerPair]:
     """40 pictures, the same question about all of them, and for each an answer that is right for it alone.
     Transformers gives these; of a few more that are drawn it may not.
     """
@@ -80,7 +76,7 @@ def described_by(peer: AnswerPeer) -> list[AnswerPair]:
             small(picture), PictureQuestion("what is in the picture?", right, "description")
         )
     pairs = [*found.values()]
-    answers = peer.answers(pairs)
+    answers = peers[MODEL].answers(pairs)
     known = [one for one, answer in zip(pairs, answers, strict=True) if answer == one.question.answer]
     assert len(known) >= 40
     return known[:40]

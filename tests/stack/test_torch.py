@@ -14,7 +14,6 @@ from .test_text import openings
 
 MODELS = "mini-whisper,mini-gpt2"
 PORT = first_port("torch")
-DEMO = (RECORDINGS / "demo.flac").read_bytes()
 
 
 @pytest.fixture(scope="module")
@@ -24,20 +23,16 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         yield stack
 
 
-def heard(stack: Stack) -> httpx.Response:
-    fields = {"response_format": "verbose_json", "timestamp_granularities[]": ["word", "segment"]}
-    return stack.transcribe(DEMO, model="mini-whisper", **fields)
-
-
 def said(stack: Stack, **options: object) -> httpx.Response:
     body = {"model": "mini-gpt2", "prompt": openings(1)[0], "max_tokens": 24, **options}
-    return httpx.post(f"{stack.url}/v1/completions", json=body, timeout=60)
+    return httpx.post(f"{stack.url}/v1/completions", json=body, timeout=240)
 
 
 def test_words_are_the_recordings(stack: Stack) -> None:
     """With times of words, which the engine's own attention gives."""
     expected = "I want to buy seventy umbrellas near the market. Where is the beautiful knife?"
-    answer = heard(stack)
+    fields = {"response_format": "verbose_json", "timestamp_granularities[]": ["word", "segment"]}
+    answer = stack.transcribe((RECORDINGS / "demo.flac").read_bytes(), model="mini-whisper", **fields)
     assert answer.status_code == 200, answer.text
     body = answer.json()
     assert body["text"].startswith(expected)

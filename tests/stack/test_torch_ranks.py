@@ -9,7 +9,6 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from conch.gpus import gpus
@@ -20,7 +19,6 @@ from tests.ports import first_port
 from .clients import Load
 from .conftest import Stack, build_engines, portable, started, until
 from .processes import stub, tritonserver
-from .test_text import openings
 from .test_torch import said
 
 PORT = first_port("torch-ranks")
@@ -68,8 +66,7 @@ def test_texts_are_the_same_from_both(stack: Stack) -> None:
 
 def asked(stack: Stack) -> None:
     """One text that is not streamed."""
-    body = {"model": "mini-gpt2", "prompt": openings(1)[0], "max_tokens": 24, "temperature": 0}
-    answer = httpx.post(f"{stack.url}/v1/completions", json=body, timeout=240)
+    answer = said(stack, temperature=0)
     assert answer.status_code == 200, answer.text
     assert answer.json()["choices"][0]["text"]
 
