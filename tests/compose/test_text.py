@@ -11,7 +11,7 @@ from miniatures.training.answers.evaluate import held_out
 from tests.stack.clients import streamed
 from tests.stack.conftest import Stack
 from tests.stack.test_pictures import about, answered, nvidias
-from tests.stack.test_text import curl, generate, openings, prompts, questions
+from tests.stack.test_text import curl, openings, questions
 
 from .conftest import project, started
 
@@ -28,24 +28,12 @@ def texts(docker_services: object) -> Iterator[Stack]:
 
 def test_text_models_answer_in_containers(texts: Stack) -> None:
     """Triton's listeners and the OpenAI API, whole and streamed; each pool by its own name."""
-    pair, opening = questions("mini-t5", 1)[0], openings(1)[0]
-    assert (
-        curl(texts, {"text_input": pair.source, "max_tokens": 100, "bad_words": "", "stop_words": ""})[
-            "text_output"
-        ]
-        == pair.target
-    )
-    asked = texts.openai().completions.create(model="mini-gpt2", prompt=opening, max_tokens=40, temperature=0)
-    assert (
-        asked.choices[0].text
-        == generate(texts, "mini-gpt2", "tensorrt_llm_bls", text_input=opening, max_tokens=40).json()[
-            "text_output"
-        ]
-    )
-    stream = texts.openai().completions.create(
-        model="mini-t5", prompt=prompts("mini-t5")[0], max_tokens=100, temperature=0, stream=True
-    )
+    pair, create = questions("mini-t5", 1)[0], texts.openai().completions.create
+    asked = {"text_input": pair.source, "max_tokens": 100, "bad_words": "", "stop_words": ""}
+    assert curl(texts, asked)["text_output"] == pair.target
+    stream = create(model="mini-t5", prompt=pair.source, max_tokens=100, temperature=0, stream=True)
     assert "".join(choice.text for chunk in stream for choice in chunk.choices) == pair.target
+    assert create(model="mini-gpt2", prompt=openings(1)[0], max_tokens=40).choices[0].text
     assert httpx.get(f"{texts.url}/health/ready", timeout=60).json()["models"] == {
         "mini-t5": True,
         "mini-gpt2": True,

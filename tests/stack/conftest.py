@@ -63,7 +63,7 @@ def until(
 
 @dataclass(frozen=True)
 class Stack:
-    """Where the stack answers; `home` is None when it was not started here."""
+    """Where the stack answers. `home`: its folder in process mode; None in containers."""
 
     url: str
     kserve: str
