@@ -46,7 +46,8 @@ class Clock(Engine):
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """What the scheduler takes for the time."""
     clock = Clock()
-    monkeypatch.setattr("serving.engine.scheduler.time", SimpleNamespace(monotonic=clock.monotonic))
+    for module in ("admission", "scheduler"):
+        monkeypatch.setattr(f"serving.engine.{module}.time", SimpleNamespace(monotonic=clock.monotonic))
     return clock
 
 
