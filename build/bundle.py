@@ -16,8 +16,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from conch.bundle import ENGINE, MANIFEST, EngineFacts, Manifest, Probe
-from conch.contract import Malformed, save
+from conch.bundle import ENGINE, EngineFacts, Manifest, Probe
+from conch.contract import Malformed
 from conch.toolchain import Identity
 
 from .catalog import Model
@@ -164,7 +164,7 @@ def _build(job: BuildJob, weights: Weights, note: Callable[[str], None]) -> None
         probe=Probe(**job.recipe.probe),
         serving=serving,
     )
-    save(manifest, partial / MANIFEST)
+    manifest.save(partial)
     if bundle.exists():
         bundle.rename(old)
     partial.rename(bundle)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import contract
+from .contract import Stored
 
 MANIFEST, PARAMETERS, ENGINE = "manifest.json", "parameters.json", "engine"
 
@@ -41,7 +41,7 @@ class Positions:
 
 
 @dataclass(frozen=True)
-class EngineFacts(Positions):
+class EngineFacts(Positions, Stored):
     """Contents of engine.json.
 
     Attributes:
@@ -66,6 +66,8 @@ class EngineFacts(Positions):
         windows: decoder-only: each layer's sliding window in ids, including the id itself, 0 for all ids
         score_cap: decoder-only: attention scores x become cap * tanh(x / cap); 0 leaves them
     """
+
+    FILE = "engine.json"
 
     family: str
     positions: int
@@ -101,27 +103,16 @@ class EngineFacts(Positions):
         """
         return 2 * self.encoder_positions
 
-    @classmethod
-    def load(cls, engine: Path) -> EngineFacts:
-        """Read engine.json of an engine folder.
-
-        Raises:
-            Malformed: see `contract.load`.
-        """
-        return contract.load(cls, engine / "engine.json")
-
-    def save(self, engine: Path) -> None:
-        """Write engine.json into an engine folder."""
-        contract.save(self, engine / "engine.json")
-
 
 @dataclass(frozen=True)
-class PictureFacts:
+class PictureFacts(Stored):
     """Contents of picture.json. The shorter side is resized to `resized` pixels, then the central square of
     `size` pixels is cut out. If `resized` is 0, both sides are resized to `size` pixels whatever the shape.
     `mean` and `deviation` normalize red, green and blue, each from 0 to 1. `pixels` is the precision of the
     encoder's input: float32 or float16.
     """
+
+    FILE = "picture.json"
 
     size: int
     resized: int
@@ -129,22 +120,9 @@ class PictureFacts:
     deviation: tuple[float, ...]
     pixels: str = "float32"
 
-    @classmethod
-    def load(cls, engine: Path) -> PictureFacts:
-        """Read picture.json of an engine folder.
-
-        Raises:
-            Malformed: see `contract.load`.
-        """
-        return contract.load(cls, engine / "picture.json")
-
-    def save(self, engine: Path) -> None:
-        """Write picture.json into an engine folder."""
-        contract.save(self, engine / "picture.json")
-
 
 @dataclass(frozen=True)
-class PicturePrompt:
+class PicturePrompt(Stored):
     """Contents of picture_prompt.json: how a picture is placed in a prompt.
 
     Attributes:
@@ -154,29 +132,18 @@ class PicturePrompt:
         leads: rows come before all tokens, including the tokenizer's first, so there is one picture at most
     """
 
+    FILE = "picture_prompt.json"
+
     rows: int
     placeholder: str
     token: int
     template: str
     leads: bool = False
 
-    @classmethod
-    def load(cls, engine: Path) -> PicturePrompt:
-        """Read picture_prompt.json of an engine folder.
-
-        Raises:
-            Malformed: see `contract.load`.
-        """
-        return contract.load(cls, engine / "picture_prompt.json")
-
     @staticmethod
     def there(engine: Path) -> bool:
         """Tell whether the engine answers questions about pictures."""
-        return (engine / "picture_prompt.json").exists()
-
-    def save(self, engine: Path) -> None:
-        """Write picture_prompt.json into an engine folder."""
-        contract.save(self, engine / "picture_prompt.json")
+        return (engine / PicturePrompt.FILE).exists()
 
 
 @dataclass(frozen=True)
@@ -206,10 +173,12 @@ class Serving:
 
 
 @dataclass(frozen=True)
-class Manifest:
+class Manifest(Stored):
     """Contents of manifest.json. A build whose `engine` and `repository` equal these does nothing. `content`
     is the hash of the weights, `built` the time in UTC.
     """
+
+    FILE = MANIFEST
 
     model: str
     family: str
@@ -221,15 +190,6 @@ class Manifest:
     capabilities: tuple[str, ...]
     probe: Probe
     serving: Serving = field(default_factory=Serving)
-
-    @classmethod
-    def load(cls, bundle: Path) -> Manifest:
-        """Read the manifest of a bundle.
-
-        Raises:
-            Malformed: see `contract.load`.
-        """
-        return contract.load(cls, bundle / MANIFEST)
 
     @property
     def wanted(self) -> dict[str, Any]:

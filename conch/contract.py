@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 SIMPLE = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
@@ -56,6 +56,25 @@ def save(contract: Any, path: Path) -> None:
     partial = path.with_name(f"{path.name}.partial")
     partial.write_text(text, "utf-8")
     partial.replace(path)
+
+
+class Stored:
+    """A contract with a file of its own, `FILE`, in a folder."""
+
+    FILE: ClassVar[str]
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read it from a folder.
+
+        Raises:
+            Malformed: see `load`.
+        """
+        return load(cls, folder / cls.FILE)
+
+    def save(self, folder: Path) -> None:
+        """Write it into a folder."""
+        save(self, folder / self.FILE)
 
 
 def _contract(kind: Any, value: Any, where: str) -> Any:

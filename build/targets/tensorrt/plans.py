@@ -6,9 +6,8 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
-from serving.architectures.stored import Stored
+from conch.contract import Stored
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Plan:
 class Plans(Stored):
     """Contents of plans.json."""
 
-    FILE: ClassVar[str] = "plans.json"
+    FILE = "plans.json"
 
     plans: tuple[Plan, ...]
 
