@@ -16,7 +16,7 @@ from typing import ClassVar, Self
 
 from .driver import TRTLLM, TRTLLM_26, Needs
 from .gpus import gpus
-from .toolchain import Identity, ToolchainError, installed
+from .toolchain import Identity, Toolchain, ToolchainError, installed
 
 HELP_SECONDS = 600.0
 IMAGE_PACKAGES = ("tensorrt_llm", "tensorrt", "torch", "transformers")
@@ -217,14 +217,14 @@ def help_of(tool: Sequence[str], path: str) -> str | None:
     return done.stdout if done.returncode == 0 else None
 
 
-@dataclass(frozen=True)
-class ImageToolchain:
-    """A toolchain whose tools are in one of these images."""
+@dataclass(frozen=True, kw_only=True)
+class ImageToolchain(Toolchain):
+    """A toolchain whose tools are in one of these images; `base` is the variable with the name of its base
+    image.
+    """
 
-    name: str
     image: type[NvidiaImage]
-    deciding: tuple[str, ...]
-    base: str  # the variable with the name of its base image
+    base: str
     caution = (
         "this target is held to NVIDIA's published interfaces and has never run on a GPU of its authors; "
         "TARGET=torch has. Please report how it went: make gpu-report writes a file to attach to an issue"
@@ -234,9 +234,8 @@ class ImageToolchain:
         return needs_of(settings.get(self.base, ""))
 
     def identity(self, devices: str = "") -> Identity:
-        """Return the image's identity."""
         return self.image.from_environment().identity(devices)
 
     def remedy(self, model_id: str) -> str:
-        """Return the Compose command that rebuilds the bundle, since the tools are in builders' images."""
+        """See Toolchain. The tools are in builders' images."""
         return "docker compose up -d (its builders remake what does not fit)"

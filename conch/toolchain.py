@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 from .driver import Needs
 
@@ -32,25 +32,27 @@ class Identity:
         return asdict(self)
 
 
-class Toolchain(Protocol):
-    """The tools of one target, as far as a server needs to know them."""
+@dataclass(frozen=True)
+class Toolchain:
+    """The tools of one target, as far as a server needs to know them: by default Python packages.
 
-    @property
-    def name(self) -> str:
-        """Return the target's name."""
+    Attributes:
+        name: the target's
+        deciding: packages whose versions must be equal where an engine is built and served
+        making: further packages that determine an engine and that a server does not need
+        driver: what its image needs of NVIDIA's driver; None without a GPU
+        caution: what a user should know before its first use; empty if it has been run
+    """
 
-    @property
-    def deciding(self) -> tuple[str, ...]:
-        """Return the packages whose versions must be equal where an engine is built and served."""
+    name: str
+    deciding: tuple[str, ...] = ()
+    making: tuple[str, ...] = ()
+    driver: Needs | None = None
+    caution: ClassVar[str] = ""
 
     def needs(self, settings: Mapping[str, str]) -> Needs | None:
-        """Return what its image needs of NVIDIA's driver, by the variables of a deployment; None without a
-        GPU.
-        """
-
-    @property
-    def caution(self) -> str:
-        """Return what a user should know before its first use; empty if it has been run."""
+        """Return what its image needs of NVIDIA's driver, by the variables of a deployment."""
+        return self.driver
 
     def identity(self, devices: str = "") -> Identity:
         """Identify what is installed on this machine, with the first GPU of `devices`.
@@ -58,32 +60,10 @@ class Toolchain(Protocol):
         Raises:
             ToolchainError: it cannot be asked.
         """
-
-    def remedy(self, model_id: str) -> str:
-        """Return the command that rebuilds a bundle."""
-
-
-@dataclass(frozen=True)
-class Packages:
-    """A toolchain of Python packages that needs no GPU. `making` lists further packages that determine an
-    engine and that a server does not need.
-    """
-
-    name: str
-    deciding: tuple[str, ...] = ()
-    making: tuple[str, ...] = ()
-    driver: Needs | None = None
-    caution: str = ""
-
-    def needs(self, settings: Mapping[str, str]) -> Needs | None:
-        return self.driver
-
-    def identity(self, devices: str = "") -> Identity:
-        """Return the versions that are installed here."""
         return Identity(self.name, installed((*self.deciding, *self.making)), {}, {})
 
     def remedy(self, model_id: str) -> str:
-        """Return the builder's command."""
+        """Return the command that rebuilds a bundle."""
         return f"make engines MODEL_ID={model_id} TARGET={self.name} (in Docker: docker compose up -d)"
 
 

@@ -7,14 +7,16 @@ from importlib import import_module
 
 from .driver import TORCH
 from .nvidia_images import ImageToolchain, TensorRtImage, TensorRtLlmImage
-from .toolchain import Packages, Toolchain, ToolchainError
+from .toolchain import Toolchain, ToolchainError
 
 EXPORTERS = ("torch", "transformers", "tokenizers")
-_TOOLCHAINS: dict[str, Toolchain] = {
-    "torch": Packages("torch", making=(*EXPORTERS, "safetensors"), driver=TORCH),
-    "trtllm": ImageToolchain("trtllm", TensorRtLlmImage, ("tensorrt_llm", "tensorrt"), "TRTLLM_BASE"),
-    "tensorrt": ImageToolchain("tensorrt", TensorRtImage, ("tensorrt",), "NVIDIA_BASE"),
-    "openvino": Packages("openvino", ("openvino",), EXPORTERS),
+_TOOLCHAINS = {
+    "torch": Toolchain("torch", making=(*EXPORTERS, "safetensors"), driver=TORCH),
+    "trtllm": ImageToolchain(
+        "trtllm", ("tensorrt_llm", "tensorrt"), image=TensorRtLlmImage, base="TRTLLM_BASE"
+    ),
+    "tensorrt": ImageToolchain("tensorrt", ("tensorrt",), image=TensorRtImage, base="NVIDIA_BASE"),
+    "openvino": Toolchain("openvino", ("openvino",), EXPORTERS),
 }
 
 

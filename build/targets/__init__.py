@@ -52,7 +52,7 @@ class Target:
         """
         toolchain = toolchains.find(self.name)
         found = toolchain.identity(devices)
-        if missing := sorted({*getattr(toolchain, "making", ())} - {*found.versions}):
+        if missing := sorted({*toolchain.making} - {*found.versions}):
             raise ToolchainError(
                 f"TARGET={self.name} cannot be built here: {', '.join(missing)} is not installed; build it "
                 f"in the image of TARGET={self.name}, or with make engines TARGET={self.name}"

@@ -18,7 +18,7 @@ from build import targets
 from build.repository import render_model
 from conch import toolchains
 from conch.bundle import EngineFacts
-from conch.toolchain import Packages
+from conch.toolchain import Toolchain
 
 SENTENCE = "The tiny target says hello."
 MODEL = f"""import sys
@@ -72,5 +72,5 @@ def main() -> None:
 if __name__ == "__main__":
     main()
 else:
-    toolchains.register(Packages("tiny", ("numpy",)))
+    toolchains.register(Toolchain("tiny", ("numpy",)))
     targets.register(Tiny())

@@ -10,7 +10,7 @@ from typing import Any
 from conch.bundle import Serving
 from conch.driver import driver, driver_findings
 from conch.gpus import gpus
-from conch.nvidia_images import needs_of
+from conch.nvidia_images import TensorRtImage, needs_of
 
 from ...commands import BuildSteps
 from ...plan import BuildError
@@ -19,21 +19,25 @@ from ...tensors import parse_config
 from .. import EXPORTERS
 from ..nvidia.options import misfits, require
 from ..nvidia.target import InImage
-from .image import MAJOR, TrtexecImage
 from .plans import Plan, Plans, PlanTensor, command
 from .rules import configured, findings, write
 
+MAJOR = 10  # TensorRT's interfaces that this was written for; image 25.07-py3 has 10.11
 REMEDY = "use the image of docker/server.Dockerfile"
 
 
 class TensorRt(InImage):
     """Exports with torch and onnx, compiles with the image's trtexec; Triton runs the plans itself."""
 
-    name, image = "tensorrt", TrtexecImage
+    name, image = "tensorrt", TensorRtImage
     code = ("build/targets/tensorrt", *EXPORTERS, "serving/vision")
 
+    def tools(self) -> Mapping[str, str]:
+        """See Target: the running Python, whose environment has torch and onnx, and trtexec."""
+        return {**super().tools(), "trtexec": str(self.image.from_environment().trtexec)}
+
     def preflight(self, recipe: Recipe, work: BuildSteps, numbers: int = 0, devices: str = "") -> None:
-        found = _findings(TrtexecImage.from_environment(), str(recipe.parameters["precision"]), devices)
+        found = _findings(TensorRtImage.from_environment(), str(recipe.parameters["precision"]), devices)
         require(recipe.family, [*_calibration(recipe.parameters), *found])
 
     def render_engine(self, model: TritonModel, recipe: Recipe, folder: Path, engine: Path) -> None:
@@ -66,7 +70,7 @@ def _calibration(parameters: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _findings(image: TrtexecImage, precision: str, devices: str) -> Iterator[str]:
+def _findings(image: TensorRtImage, precision: str, devices: str) -> Iterator[str]:
     """Return what of the image or the machine does not fit."""
     text = image.help()
     if text is None:

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from conch.nvidia_images import TensorRtLlmImage
 
-from ..nvidia.target import BuilderImage
-
 # Tools by the names that family files use: places below the image's examples, the newest first (TensorRT-LLM
 # moved them in 0.20.0).
 SCRIPTS = {
@@ -29,7 +27,7 @@ SCRIPTS = {
 }
 
 
-class TrtLlmBuilderImage(TensorRtLlmImage, BuilderImage):
+class TrtLlmBuilderImage(TensorRtLlmImage):
     """The image that has TensorRT-LLM, for a builder."""
 
     @property

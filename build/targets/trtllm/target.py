@@ -32,6 +32,9 @@ class TensorRtLlm(InImage):
     name, image = "trtllm", TrtLlmBuilderImage
     code = ()  # engines are made by the image's own tools
 
+    def tools(self) -> Mapping[str, str]:
+        return self.image.from_environment().tools()
+
     def ranks(self, recipe: Recipe) -> int:
         return world_size(recipe.parameters)
 
@@ -42,7 +45,7 @@ class TensorRtLlm(InImage):
         check_possible(model, recipe, gpus(devices))
 
     def preflight(self, recipe: Recipe, work: BuildSteps, numbers: int = 0, devices: str = "") -> None:
-        check(recipe, work, TrtLlmBuilderImage.from_environment(), numbers, devices)
+        check(recipe, work, self.image.from_environment(), numbers, devices)
 
     def render_engine(self, model: TritonModel, recipe: Recipe, folder: Path, engine: Path) -> None:
         """See Target: config.pbtxt out of the image's template. The model has no file of its own; Triton
@@ -50,7 +53,7 @@ class TensorRtLlm(InImage):
         """
         (folder / "1").mkdir(parents=True)
         (folder / "1" / ".keep").touch()
-        config = fill(TrtLlmBuilderImage.from_environment().template.read_text("utf-8"), recipe, engine)
+        config = fill(self.image.from_environment().template.read_text("utf-8"), recipe, engine)
         if wrong := misfits(config, recipe):
             raise TemplateError("; ".join(wrong))
         (folder / "config.pbtxt").write_text(text_format.MessageToString(config), "utf-8")

@@ -27,10 +27,10 @@ from build.checkpoints import clip, minilm
 from build.plan import BuildError, Places
 from build.targets.tensorrt import graphs
 from build.targets.tensorrt.export import Sizes, plan
-from build.targets.tensorrt.image import TrtexecImage
 from build.targets.tensorrt.plans import Plan, Plans, command
 from build.targets.tensorrt.target import TARGET
 from build.toolchain import Unfit
+from conch.nvidia_images import TensorRtImage
 from conch.toolchain import ToolchainError
 from tests.fakes.nvidia_image import environment, make_image, make_plain_image
 
@@ -216,12 +216,12 @@ def test_the_architecture_is_whole_again(captions: Made) -> None:
 
 
 @pytest.fixture
-def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrtexecImage:
+def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TensorRtImage:
     """A stand-in of the plain image with four GPUs, in sight."""
     root = make_plain_image(tmp_path / "image")
     for name, value in environment(root).items():
         monkeypatch.setenv(name, value)
-    return TrtexecImage(root)
+    return TensorRtImage(root)
 
 
 def said(argv: list[str]) -> tuple[int, str]:
@@ -229,7 +229,7 @@ def said(argv: list[str]) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def test_trtexec_takes_the_command(image: TrtexecImage, captions: Made, tmp_path: Path) -> None:
+def test_trtexec_takes_the_command(image: TensorRtImage, captions: Made, tmp_path: Path) -> None:
     """The stand-in has the real one's options alone; what it writes says what it was told."""
     wanted = plan(captions.graph, Sizes(64, 16, 77, 64))
     made = tmp_path / "text.plan"
@@ -247,8 +247,8 @@ def test_trtexec_takes_the_command(image: TrtexecImage, captions: Made, tmp_path
     assert header["typed"]
 
 
-def help_without(option: str) -> Callable[[TrtexecImage], None]:
-    def change(image: TrtexecImage) -> None:
+def help_without(option: str) -> Callable[[TensorRtImage], None]:
+    def change(image: TensorRtImage) -> None:
         text = image.trtexec.read_text()
         image.trtexec.write_text(
             text.replace("main(", f"import trtexec\ntrtexec.KINDS.pop({option!r})\nmain(")
@@ -257,7 +257,7 @@ def help_without(option: str) -> Callable[[TrtexecImage], None]:
     return change
 
 
-def write(name: str, text: str) -> Callable[[TrtexecImage], None]:
+def write(name: str, text: str) -> Callable[[TensorRtImage], None]:
     return lambda image: (image.root / "etc" / name).write_text(text)  # type: ignore[func-returns-value]
 
 
@@ -275,7 +275,7 @@ def write(name: str, text: str) -> Callable[[TrtexecImage], None]:
     ],
 )
 def test_an_image_that_does_not_fit(
-    image: TrtexecImage, change: Callable[[TrtexecImage], None], sentence: str
+    image: TensorRtImage, change: Callable[[TensorRtImage], None], sentence: str
 ) -> None:
     from build.plan import plan_job
 
@@ -287,7 +287,7 @@ def test_an_image_that_does_not_fit(
     assert sentence in str(refused.value)
 
 
-def test_int8_needs_pictures(image: TrtexecImage) -> None:
+def test_int8_needs_pictures(image: TensorRtImage) -> None:
     """Asked for before anything is fetched; a build with a folder is one command of the real kind."""
     from build.plan import plan_job
 
@@ -302,7 +302,7 @@ def test_int8_needs_pictures(image: TrtexecImage) -> None:
     assert step.argv[step.argv.index("--calibration") + 1] == str(test_clip.MINI)
 
 
-def test_no_trtexec(image: TrtexecImage) -> None:
+def test_no_trtexec(image: TensorRtImage) -> None:
     image.trtexec.unlink()
     with pytest.raises(ToolchainError, match="run this in Conch's tensorrt image"):
         TARGET.identity()
@@ -349,7 +349,7 @@ def test_two_builders_of_one_deployment(tmp_path: Path) -> None:
     assert "run this in Conch's tensorrt image" in alone.stderr
 
 
-def test_a_failed_trtexec_leaves_nothing(image: TrtexecImage, tmp_path: Path) -> None:
+def test_a_failed_trtexec_leaves_nothing(image: TensorRtImage, tmp_path: Path) -> None:
     """The log contains its output; the bundle is absent."""
     (image.root / "etc/gpus.json").write_text('[["NVIDIA H100", "9.0", 81559]]')
     text = image.trtexec.read_text()

@@ -19,7 +19,7 @@ from build.targets.tensorrt.rules import FILE, configured, findings, write
 from build.tensors import MODELS, parse_config
 from conch import toolchains
 from conch.names import LONGEST
-from conch.toolchain import Packages, ToolchainError
+from conch.toolchain import Toolchain, ToolchainError
 from ops.planning import check_images, of_other_targets
 
 CATALOG = load_catalog()
@@ -193,7 +193,7 @@ def test_tensorrt_llm_has_companions() -> None:
 
 def test_a_companion_builds_where_its_packages_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """TensorRT-LLM's image has no transformers of ours: the bundle must come from PyTorch's image."""
-    here = Packages("torch", making=("torch", "package-that-is-not-there"))
+    here = Toolchain("torch", making=("torch", "package-that-is-not-there"))
     monkeypatch.setitem(toolchains._TOOLCHAINS, "torch", here)
     with pytest.raises(ToolchainError, match="TARGET=torch cannot be built here: package-that-is-not-there"):
         known("torch").identity()
