@@ -1,9 +1,10 @@
 """Turn checkpoints, loaded by transformers, into serving's architectures (builder only).
 
 A family's module has `ARCHITECTURE` (transformers' class), `random_model(name)` for true shapes with random
-weights, `shape(model)`, `weights(model)` under the names of serving/architectures, and `facts(model,
-arguments)` for engine.json. A family whose shape has `prompt_table` also has `picture_shape(model)` and
-`picture_weights(model)`, and a line in `LOOKS` of build/pictures.
+weights, `shape(model)`, `weights(model)` under the names of serving/architectures, and, if it has an encoder,
+`facts(model, arguments)`: what engine.json says and the shape does not. A family whose shape has
+`prompt_table` also has `picture_shape(model)` and `picture_weights(model)`, and a line in `LOOKS` of
+build/pictures.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from typing import Any
 
 import torch
 
-from conch.bundle import EngineFacts
 from serving.architectures import pictures
 from serving.architectures.clip import Tower
 from serving.architectures.shape import Shape
@@ -72,24 +72,6 @@ def picture_encoder(name: str, theirs: Any) -> Any:
     return made.eval()
 
 
-def facts_of(shape: Shape, **own: Any) -> EngineFacts:
-    """Make engine.json's facts from the shape and from what only the family knows."""
-    return EngineFacts(
-        family=shape.family,
-        layers=shape.decoder_layers,
-        heads=shape.cached_heads,
-        head_width=shape.head_width,
-        vocabulary=shape.vocabulary,
-        mels=shape.mels,
-        prompt_width=shape.width if shape.prompt_table else 0,
-        windows=tuple(
-            shape.window_of(layer) for layer in range(shape.decoder_layers if shape.windowed else 0)
-        ),
-        score_cap=shape.score_cap,
-        **own,
-    )
-
-
 def end_ids(model: Any) -> tuple[int, ...]:
     """Return the ids that end a text, each once.
 
@@ -118,6 +100,21 @@ def encoder_decoder(config: Any, **own: Any) -> Shape:
         encoder_inner=config.encoder_ffn_dim,
         **own,
     )
+
+
+def vision_rules(prefix: str) -> list[tuple[str, str]]:
+    """Return rules that rename what CLIP's vision transformer and EVA's call alike; `prefix` is a pattern."""
+    layer = prefix + r"encoder\.layers\.(\d+)\."
+    return [
+        (prefix + r"embeddings\.class_embedding", "seen.summary"),
+        (prefix + r"embeddings\.patch_embedding", "seen.patches"),
+        (prefix + r"embeddings\.position_embedding", "seen.places"),
+        (layer + r"layer_norm1", r"seen.layers.\1.attention_norm"),
+        (layer + r"layer_norm2", r"seen.layers.\1.inner_norm"),
+        (layer + r"mlp\.fc1", r"seen.layers.\1.widen"),
+        (layer + r"mlp\.fc2", r"seen.layers.\1.narrow"),
+        (layer + r"self_attn\.", r"seen.layers.\1."),
+    ]
 
 
 def tower(config: Any) -> Tower:

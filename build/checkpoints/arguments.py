@@ -6,6 +6,7 @@ import argparse
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from build.pictures import DEVIATION, LOOKS, MEAN, size_of
 from build.whisper_vocabulary import whisper_tokenizer
-from conch.bundle import PictureFacts
+from conch.bundle import EngineFacts, PictureFacts
+from serving.architectures.shape import Shape
 
-from . import FAMILIES
+from . import FAMILIES, end_ids, family
 
 ROOT = Path(__file__).parents[2]
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
@@ -64,7 +66,42 @@ def parse(description: str | None, line: Sequence[str] | None = None) -> Argumen
     return Arguments(**vars(parser.parse_args(line)))
 
 
-def write_pictures(arguments: Arguments, theirs: Any) -> None:
+def write_files(arguments: Arguments, theirs: Any, shape: Shape, **own: Any) -> None:
+    """Write what accompanies an engine of transformers' model: engine.json, in which `own` is what only the
+    target knows, the tokenizer's files and, if it reads pictures, picture.json and picture_prompt.json.
+    """
+    if shape.prompt_table:
+        _write_pictures(arguments, theirs)
+    _write_tokenizer(arguments, shape.vocabulary)
+    facts = family(arguments.family).facts if shape.encoder_layers else partial(_decoder_facts, shape)
+    EngineFacts(
+        family=arguments.family,
+        layers=shape.decoder_layers,
+        heads=shape.cached_heads,
+        head_width=shape.head_width,
+        vocabulary=shape.vocabulary,
+        mels=shape.mels,
+        attends=bool(shape.step_heads),
+        prompt_width=shape.width if shape.prompt_table else 0,
+        windows=tuple(map(shape.window_of, range(shape.decoder_layers))) if shape.windowed else (),
+        score_cap=shape.score_cap,
+        **facts(theirs, arguments),
+        **own,
+    ).save(arguments.output)
+
+
+def _decoder_facts(shape: Shape, theirs: Any, arguments: Arguments) -> dict[str, Any]:
+    """Return the positions and ids of a decoder alone. Without a padding token, its end token is used."""
+    (end, *others), pad = end_ids(theirs), theirs.config.get_text_config().pad_token_id
+    return {
+        "positions": min(arguments.max_seq_len, shape.targets - shape.offset),
+        "end_id": end,
+        "other_ends": tuple(others),
+        "pad_id": end if pad is None or not 0 <= pad < shape.vocabulary else pad,
+    }
+
+
+def _write_pictures(arguments: Arguments, theirs: Any) -> None:
     """Write picture.json and picture_prompt.json of transformers' model."""
     looks, config = LOOKS[arguments.family], theirs.config.to_dict()
     size = size_of(config)
@@ -83,7 +120,7 @@ def copy_tokenizer(weights: Path, output: Path) -> None:
             shutil.copy(weights / file, output / file)
 
 
-def write_tokenizer(arguments: Arguments, vocabulary: int) -> None:
+def _write_tokenizer(arguments: Arguments, vocabulary: int) -> None:
     """Write the checkpoint's tokenizer, or one that suits random weights, and the family's chat template if
     checkpoints have none.
     """

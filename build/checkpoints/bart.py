@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from transformers import BartConfig, BartForConditionalGeneration
 
-from conch.bundle import EngineFacts
 from serving.architectures.shape import Shape
 
-from . import encoder_decoder, facts_of, renamed
+from . import encoder_decoder, renamed
 from .arguments import Arguments
 from .whisper import RULES
 
@@ -62,15 +61,14 @@ def weights(model: BartForConditionalGeneration) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in found.items() if not name.startswith("shared.")}
 
 
-def facts(model: Any, arguments: Arguments) -> EngineFacts:
-    """Make engine.json's facts."""
+def facts(model: Any, arguments: Arguments) -> dict[str, Any]:
+    """Return what engine.json says and the shape does not."""
     config, forced = model.config, model.generation_config.forced_bos_token_id
     longest = config.max_position_embeddings
-    return facts_of(
-        shape(model),
-        positions=min(arguments.max_seq_len, longest),
-        encoder_positions=min(arguments.max_input_len, longest),
-        end_id=config.eos_token_id,
-        pad_id=config.pad_token_id,
-        decoder_start=(config.decoder_start_token_id, *([forced] if forced is not None else [])),
-    )
+    return {
+        "positions": min(arguments.max_seq_len, longest),
+        "encoder_positions": min(arguments.max_input_len, longest),
+        "end_id": config.eos_token_id,
+        "pad_id": config.pad_token_id,
+        "decoder_start": (config.decoder_start_token_id, *([forced] if forced is not None else [])),
+    }

@@ -4,36 +4,24 @@ queries attend to it, a projection, and an OPT that reads the result as prompt e
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from transformers import Blip2Config, Blip2ForConditionalGeneration
 
-from conch.bundle import EngineFacts
 from serving.architectures import pictures as architecture
 from serving.architectures.clip import ACTIVATIONS
 from serving.architectures.shape import Shape
 
 from ..pictures import Unsupported
-from . import opt, renamed, tower
-from .arguments import Arguments
-from .llama import facts_for
+from . import opt, renamed, tower, vision_rules
 
 ARCHITECTURE = Blip2ForConditionalGeneration
 SHAPES = {"blip2-opt-2.7b": "opt-2.7b"}
 VISION, ASKING = r"^vision_model\.", r"^qformer\.encoder\.layer\.(\d+)\."
-LAYER = VISION + r"encoder\.layers\.(\d+)\."
 RULES = [
-    (VISION + r"embeddings\.class_embedding", "seen.summary"),
-    (VISION + r"embeddings\.patch_embedding", "seen.patches"),
-    (VISION + r"embeddings\.position_embedding", "seen.places.weight"),
+    *vision_rules(VISION),
+    (r"^seen\.places", "seen.places.weight"),
     (VISION + r"post_layernorm", "seen.last_norm"),
-    (LAYER + r"layer_norm1", r"seen.layers.\1.attention_norm"),
-    (LAYER + r"layer_norm2", r"seen.layers.\1.inner_norm"),
-    (LAYER + r"self_attn\.qkv", r"seen.layers.\1.qkv"),
-    (LAYER + r"self_attn\.projection", r"seen.layers.\1.mix"),
-    (LAYER + r"mlp\.fc1", r"seen.layers.\1.widen"),
-    (LAYER + r"mlp\.fc2", r"seen.layers.\1.narrow"),
+    (r"^(seen\.layers\.\d+)\.projection", r"\1.mix"),
     (r"^query_tokens", "queries"),
     (r"^qformer\.layernorm", "norm"),
     (ASKING + r"attention\.attention", r"layers.\1.own"),
@@ -72,11 +60,6 @@ def shape(model: Blip2ForConditionalGeneration) -> Shape:
 def weights(model: Blip2ForConditionalGeneration) -> dict[str, torch.Tensor]:
     """Return the language model's weights under our names."""
     return opt.weights(model.language_model)
-
-
-def facts(model: Blip2ForConditionalGeneration, arguments: Arguments) -> EngineFacts:
-    """Make engine.json's facts."""
-    return replace(facts_for(model, shape(model), arguments), family="blip2")
 
 
 def picture_shape(model: Blip2ForConditionalGeneration) -> architecture.Shape:

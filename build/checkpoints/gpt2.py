@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from conch.bundle import EngineFacts
 from serving.architectures.shape import Shape
 
-from . import facts_of, renamed
-from .arguments import Arguments
+from . import renamed
 
 ARCHITECTURE = GPT2LMHeadModel
 # n_embd, n_layer, n_head: the configs of openai-community/gpt2 and gpt2-medium on the Hugging Face hub.
@@ -66,14 +62,3 @@ def weights(model: GPT2LMHeadModel) -> dict[str, torch.Tensor]:
         else:
             found[name] = own
     return found
-
-
-def facts(model: Any, arguments: Arguments) -> EngineFacts:
-    """Make engine.json's facts. GPT-2 has no padding token; the end-of-text token is used."""
-    config: GPT2Config = model.config
-    return facts_of(
-        shape(model),
-        positions=min(arguments.max_seq_len, config.n_positions),
-        end_id=config.eos_token_id,
-        pad_id=config.eos_token_id,
-    )

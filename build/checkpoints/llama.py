@@ -12,13 +12,11 @@ import torch
 from torch.nn.functional import pad
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from conch.bundle import EngineFacts
 from serving.architectures.layers import ACTIVATIONS
 from serving.architectures.shape import Shape
 
 from ..pictures import Unsupported
-from . import end_ids, facts_of, renamed
-from .arguments import Arguments
+from . import renamed
 
 ARCHITECTURE = AutoModelForCausalLM
 # What config.json may call itself.
@@ -266,23 +264,3 @@ def _reordered(name: str, tensor: torch.Tensor, order: Sequence[int]) -> torch.T
         return tensor
     heads = tensor.unflatten(0, (-1, len(order)))
     return heads[:, list(order)].flatten(0, 1).contiguous()
-
-
-def facts(model: PreTrainedModel, arguments: Arguments) -> EngineFacts:
-    """Make engine.json's facts."""
-    return facts_for(model, shape(model), arguments)
-
-
-def facts_for(model: Any, shape: Shape, arguments: Arguments) -> EngineFacts:
-    """Make engine.json's facts for a model that ends with this decoder. Without a padding token, its end
-    token is used.
-    """
-    config, (end, *others) = model.config.get_text_config(), end_ids(model)
-    pad = config.pad_token_id
-    return facts_of(
-        shape,
-        positions=min(arguments.max_seq_len, shape.targets - shape.offset),
-        end_id=end,
-        other_ends=tuple(others),
-        pad_id=end if pad is None or not 0 <= pad < shape.vocabulary else pad,
-    )

@@ -9,14 +9,12 @@ from dataclasses import replace
 import torch
 from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
 
-from conch.bundle import EngineFacts
 from serving.architectures import pictures as architecture
 from serving.architectures.clip import ACTIVATIONS
 from serving.architectures.shape import Shape
 
 from ..pictures import Unsupported
-from . import llama, renamed, tower
-from .arguments import Arguments
+from . import llama, renamed, tower, vision_rules
 
 ARCHITECTURE = LlavaForConditionalGeneration
 # A picture's size, patch, width, layers, heads and inner width, then LLaMA's: the vision tower of
@@ -27,20 +25,13 @@ SHAPES = {
     "llava-1b": ((224, 16, 768, 12, 12, 3072), (1792, 24, 28, 4864)),
 }
 VISION = r"^model\.vision_tower\.(?:vision_model\.)?"
-LAYER = VISION + r"encoder\.layers\.(\d+)\."
 RULES = [
-    (VISION + r"embeddings\.class_embedding", "seen.summary"),
-    (VISION + r"embeddings\.patch_embedding", "seen.patches"),
-    (VISION + r"embeddings\.position_embedding", "seen.places"),
+    *vision_rules(VISION),
     (VISION + r"pre_layrnorm", "seen.first_norm"),
-    (LAYER + r"layer_norm1", r"seen.layers.\1.attention_norm"),
-    (LAYER + r"layer_norm2", r"seen.layers.\1.inner_norm"),
-    (LAYER + r"self_attn\.q_proj", r"seen.layers.\1.query"),
-    (LAYER + r"self_attn\.k_proj", r"seen.layers.\1.key"),
-    (LAYER + r"self_attn\.v_proj", r"seen.layers.\1.value"),
-    (LAYER + r"self_attn\.out_proj", r"seen.layers.\1.mix"),
-    (LAYER + r"mlp\.fc1", r"seen.layers.\1.widen"),
-    (LAYER + r"mlp\.fc2", r"seen.layers.\1.narrow"),
+    (r"^(seen\.layers\.\d+)\.q_proj", r"\1.query"),
+    (r"^(seen\.layers\.\d+)\.k_proj", r"\1.key"),
+    (r"^(seen\.layers\.\d+)\.v_proj", r"\1.value"),
+    (r"^(seen\.layers\.\d+)\.out_proj", r"\1.mix"),
     (r"^model\.multi_modal_projector\.linear_1", "first"),
     (r"^model\.multi_modal_projector\.linear_2", "second"),
 ]
@@ -92,11 +83,6 @@ def weights(model: LlavaForConditionalGeneration) -> dict[str, torch.Tensor]:
         if name.startswith(("model.language_model.", "lm_head."))
     }
     return llama.weights_of(own, model.model.language_model.rotary_emb, model.config.text_config)
-
-
-def facts(model: LlavaForConditionalGeneration, arguments: Arguments) -> EngineFacts:
-    """Make engine.json's facts."""
-    return replace(llama.facts_for(model, shape(model), arguments), family="llava")
 
 
 def picture_shape(model: LlavaForConditionalGeneration) -> architecture.Shape:

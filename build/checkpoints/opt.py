@@ -7,13 +7,10 @@ from typing import Any
 import torch
 from transformers import OPTConfig, OPTForCausalLM
 
-from conch.bundle import EngineFacts
 from serving.architectures.shape import Shape
 
 from ..pictures import Unsupported
 from . import renamed
-from .arguments import Arguments
-from .llama import facts_for
 
 ARCHITECTURE = OPTForCausalLM
 OFFSET = 2
@@ -90,8 +87,3 @@ def shape_of(config: OPTConfig, **own: Any) -> Shape:
 def weights(model: OPTForCausalLM) -> dict[str, torch.Tensor]:
     """Return the weights under our names."""
     return renamed(model.state_dict(), RULES)
-
-
-def facts(model: OPTForCausalLM, arguments: Arguments) -> EngineFacts:
-    """Make engine.json's facts."""
-    return facts_for(model, shape(model), arguments)

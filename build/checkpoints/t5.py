@@ -12,10 +12,9 @@ import torch
 from transformers import T5Config, T5ForConditionalGeneration
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from conch.bundle import EngineFacts
 from serving.architectures.shape import Shape
 
-from . import facts_of, renamed
+from . import renamed
 from .arguments import Arguments
 
 ARCHITECTURE = T5ForConditionalGeneration
@@ -113,14 +112,15 @@ def _by_distance(attention: T5Attention, distances: torch.Tensor, *, both: bool)
     return attention.relative_attention_bias.weight.detach()[buckets]
 
 
-def facts(model: Any, arguments: Arguments) -> EngineFacts:
-    """Make engine.json's facts. Neither side of the model limits its length: the limits are the builder's."""
+def facts(model: Any, arguments: Arguments) -> dict[str, Any]:
+    """Return what engine.json says and the shape does not. Neither side of the model limits its length: the
+    limits are the builder's.
+    """
     config: T5Config = model.config
-    return facts_of(
-        shape(model),
-        positions=arguments.max_seq_len,
-        encoder_positions=arguments.max_input_len,
-        end_id=config.eos_token_id,
-        pad_id=config.pad_token_id,
-        decoder_start=(config.decoder_start_token_id,),
-    )
+    return {
+        "positions": arguments.max_seq_len,
+        "encoder_positions": arguments.max_input_len,
+        "end_id": config.eos_token_id,
+        "pad_id": config.pad_token_id,
+        "decoder_start": (config.decoder_start_token_id,),
+    }

@@ -7,11 +7,10 @@ from typing import Any
 import torch
 from transformers import WhisperConfig, WhisperForConditionalGeneration
 
-from conch.bundle import EngineFacts
 from serving.architectures.shape import Shape
 
 from ..whisper_vocabulary import ALIGNMENT_HEADS
-from . import encoder_decoder, facts_of, renamed
+from . import encoder_decoder, renamed
 from .arguments import Arguments
 
 ARCHITECTURE = WhisperForConditionalGeneration
@@ -96,15 +95,14 @@ def weights(model: WhisperForConditionalGeneration) -> dict[str, torch.Tensor]:
     return renamed(model.state_dict(), RULES, "model.")
 
 
-def facts(model: Any, _: Arguments) -> EngineFacts:
-    """Make engine.json's facts."""
+def facts(model: Any, _: Arguments) -> dict[str, Any]:
+    """Return what engine.json says and the shape does not."""
     config, generation = model.config, model.generation_config
-    return facts_of(
-        shape(model),
-        positions=config.max_target_positions,
-        encoder_positions=config.max_source_positions,
-        suppress=tuple(sorted(set(generation.suppress_tokens or []))),
-        end_id=config.eos_token_id,
-        aligns=True,
-        timestamp_rules=True,
-    )
+    return {
+        "positions": config.max_target_positions,
+        "encoder_positions": config.max_source_positions,
+        "suppress": tuple(sorted(set(generation.suppress_tokens or []))),
+        "end_id": config.eos_token_id,
+        "aligns": True,
+        "timestamp_rules": True,
+    }

@@ -9,7 +9,6 @@ cross-attention that word timestamps are computed from, where the decoder's step
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from build import checkpoints
-from build.checkpoints.arguments import Arguments, parse, write_pictures, write_tokenizer
+from build.checkpoints.arguments import Arguments, parse, write_files
 from serving.architectures.transformer import AlignmentCaches, Encoder, Transformer
 
 from .stateful import compress, decoder_graph, memories, picture_graph, traced
@@ -76,7 +75,6 @@ def export(arguments: Arguments) -> None:
     half = not arguments.random and checkpoints.stored_in_half(Path(arguments.weights))
     made = graphs(ours)
     if ours.shape.prompt_table:
-        write_pictures(arguments, theirs)
         pictures = checkpoints.picture_encoder(arguments.family, theirs)
         made["picture"] = picture_graph(pictures, pictures.shape.size)
     for name, graph in made.items():
@@ -87,10 +85,8 @@ def export(arguments: Arguments) -> None:
         # Float32 [heads, distances]: what the decoder adds to the score of an id that many positions earlier.
         bias = ours.decoder.relative.weight.T.contiguous().numpy()[:, : ours.shape.relative + 1]
         np.save(arguments.output / "relative_bias.npy", bias)
-    write_tokenizer(arguments, ours.shape.vocabulary)
-    facts = checkpoints.family(arguments.family).facts(theirs, arguments)
     short = SHORT_FRAMES if ours.shape.mels else ()
-    replace(facts, attends=bool(ours.shape.step_heads), short_frames=short).save(arguments.output)
+    write_files(arguments, theirs, ours.shape, short_frames=short)
 
 
 if __name__ == "__main__":

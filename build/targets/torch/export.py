@@ -6,7 +6,6 @@ picture_architecture.json, picture.json and picture_prompt.json.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -14,7 +13,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from build import checkpoints
-from build.checkpoints.arguments import Arguments, parse, write_pictures, write_tokenizer
+from build.checkpoints.arguments import Arguments, parse, write_files
 from serving.engine.torch.encoder import PICTURE_WEIGHTS
 from serving.engine.torch.runtime import WEIGHTS
 
@@ -33,14 +32,10 @@ def export(arguments: Arguments) -> None:
     save(ours.to(dtype), arguments.output / WEIGHTS)
     ours.shape.save(arguments.output)
     if ours.shape.prompt_table:
-        write_pictures(arguments, theirs)
         pictures = checkpoints.picture_encoder(arguments.family, theirs)
         pictures.shape.save(arguments.output)
         save(pictures.lower(dtype), arguments.output / PICTURE_WEIGHTS)
-    write_tokenizer(arguments, ours.shape.vocabulary)
-    facts = checkpoints.family(arguments.family).facts(theirs, arguments)
-    attends = bool(ours.shape.step_heads)
-    replace(facts, takes_samples=facts.mels > 0, attends=attends).save(arguments.output)
+    write_files(arguments, theirs, ours.shape, takes_samples=ours.shape.mels > 0)
 
 
 if __name__ == "__main__":
