@@ -13,9 +13,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import grpc.aio
 import structlog
@@ -28,6 +26,7 @@ from conch.deployment import Deployment, Instance
 from conch.http_client import HttpClient
 
 from .journal import Journal
+from .life import RelayTarget
 from .metrics import GuardMetrics
 from .operate import Operator
 from .proxy.contracts import Contracts
@@ -43,14 +42,6 @@ from .supervise.server import Server, TritonAddresses, measures, writable
 
 HANDED_ON = 12.0  # seconds for requests that were handed on while the own server ended
 MAX_BODY = 112 << 20  # nginx refuses larger ones first (MAX_BODY)
-
-
-@dataclass(frozen=True)
-class Peer:
-    """The guard of another instance."""
-
-    http: HttpClient
-    grpc: Any
 
 
 def listener(address: str) -> socket.socket:
@@ -116,7 +107,7 @@ def _keeper(
 ) -> tuple[Keeper, TritonAddresses]:
     """Make the supervision of an instance's server; return with it where that listens."""
     others = [plan.instances[i] for i in plan.pool(instance.model_id).instances if i != instance.index]
-    peers = [Peer(HttpClient(other.http), connect(other.grpc)) for other in others]
+    peers = [RelayTarget(HttpClient(other.http), connect(other.grpc)) for other in others]
     metrics = GuardMetrics(instance.model_id, measures(home, instance.index))
     relay = Relay(peers, metrics)
     own = instance.http.startswith("unix:")

@@ -21,13 +21,19 @@ class Death:
 
 
 @dataclass(eq=False)
-class Life:
+class RelayTarget:
+    """A server to send a request to, over HTTP/1.1 and gRPC (a grpc.aio channel)."""
+
+    http: HttpClient
+    grpc: Any
+
+
+@dataclass(eq=False)
+class Life(RelayTarget):
     """One run of the server, from its first good probe to its death. `ending`: it was asked to end from
     outside; it reads no new connection, and finishes what it has.
     """
 
-    http: HttpClient
-    grpc: Any
     death: asyncio.Future[Death] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     ending: asyncio.Future[Death] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     flights: set[Any] = field(default_factory=set)

@@ -39,7 +39,7 @@ NARROWER = {
     "scripts.clients": ("conch", "speech", "scripts"),
     "ops.guard": ("conch", "ops.guard", "ops.ranks", "ops.child"),  # all that a server's image has
     "ops.guard.checks": ("conch", "ops.guard.checks"),
-    "ops.guard.proxy.service": ("conch", "ops.guard.checks", "ops.guard.proxy"),
+    "ops.guard.proxy.service": ("conch", "ops.guard.checks", "ops.guard.life", "ops.guard.proxy"),
     "ops.guard.proxy.grpc_front": (
         "conch",
         "ops.guard.checks",

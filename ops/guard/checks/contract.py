@@ -7,19 +7,21 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from conch.names import LONGEST, PICTURE_URLS
 from conch.pictures import MOST_URL_BYTES
 
 MAX_TENSOR_BYTES = 128 << 20
 MAX_TEXT_BYTES = 4 << 20
-# Bytes of one element as it travels (KServe v2, "Tensor Data Types"); BYTES elements carry their own lengths.
-ITEM_BYTES = {
-    "BOOL": 1, "UINT8": 1, "INT8": 1, "UINT16": 2, "INT16": 2, "FP16": 2, "BF16": 2,
-    "UINT32": 4, "INT32": 4, "FP32": 4, "UINT64": 8, "INT64": 8, "FP64": 8,
+# Numpy's name of each datatype (KServe v2, "Tensor Data Types"), for BF16 one of its size; BYTES elements
+# carry their own lengths.
+NAMES = {
+    "BOOL": "?", "UINT8": "u1", "INT8": "i1", "UINT16": "u2", "INT16": "i2", "FP16": "f2", "BF16": "u2",
+    "UINT32": "u4", "INT32": "i4", "FP32": "f4", "UINT64": "u8", "INT64": "i8", "FP64": "f8",
 }  # fmt: skip
-FLOATS = {"FP16", "FP32", "FP64"}
-SIGNED = {"INT8": 8, "INT16": 16, "INT32": 32, "INT64": 64}
-UNSIGNED = {"UINT8": 8, "UINT16": 16, "UINT32": 32, "UINT64": 64}
+TYPES = {name: np.dtype(numpys) for name, numpys in NAMES.items()}
+RAW_ONLY = {"FP16", "BF16"}  # neither JSON nor the typed fields of gRPC carry them
 
 
 class RequestRefused(Exception):
@@ -108,7 +110,7 @@ def check_shape(contract: Contract, name: str, datatype: object, shape: Sequence
             f"input {name!r} has a batch of {sizes[0]}; {contract.name} takes {contract.max_batch} at most"
         )
     count = prod(sizes)
-    if count * ITEM_BYTES.get(spec.datatype, 4) > MAX_TENSOR_BYTES:
+    if count * (TYPES[spec.datatype].itemsize if spec.datatype in TYPES else 4) > MAX_TENSOR_BYTES:
         raise RequestRefused(
             f"input {name!r} of shape {str(sizes)[:80]} exceeds {MAX_TENSOR_BYTES >> 20} MiB"
         )
@@ -127,11 +129,8 @@ def check_binary(name: str, spec: Spec, count: int, data: memoryview) -> None:
         RequestRefused: more, fewer, or elements of BYTES that run out of it.
     """
     if spec.datatype != "BYTES":
-        if len(data) != count * ITEM_BYTES[spec.datatype]:
-            raise RequestRefused(
-                f"input {name!r} has {len(data)} bytes of data; its shape asks for "
-                f"{count * ITEM_BYTES[spec.datatype]}"
-            )
+        if len(data) != (wanted := count * TYPES[spec.datatype].itemsize):
+            raise RequestRefused(f"input {name!r} has {len(data)} bytes of data; its shape asks for {wanted}")
         return
     if len(data) > most_text(name):
         raise RequestRefused(f"input {name!r} has {len(data)} bytes of text; send at most {most_text(name)}")
@@ -152,15 +151,10 @@ def check_range(name: str, datatype: str, values: Sequence[Any]) -> None:
     Raises:
         RequestRefused: one does not.
     """
-    if datatype in SIGNED:
-        half = 1 << SIGNED[datatype] - 1
-        low, high = -half, half - 1
-    elif datatype in UNSIGNED:
-        low, high = 0, (1 << UNSIGNED[datatype]) - 1
-    else:
-        return
-    if not low <= min(values) <= max(values) <= high:
-        raise RequestRefused(f"input {name!r}: values must be from {low} to {high}")
+    if TYPES[datatype].kind in "iu":
+        fits = np.iinfo(TYPES[datatype])
+        if not fits.min <= min(values) <= max(values) <= fits.max:
+            raise RequestRefused(f"input {name!r}: values must be from {fits.min} to {fits.max}")
 
 
 def check_complete(contract: Contract, names: Sequence[str], batches: Sequence[int]) -> None:
@@ -178,16 +172,6 @@ def check_complete(contract: Contract, names: Sequence[str], batches: Sequence[i
         raise RequestRefused(f"inputs have different batch sizes: {sorted(set(batches))}; make them equal")
 
 
-def check_outputs(names: Sequence[str]) -> None:
-    """Check that each output is requested once.
-
-    Raises:
-        RequestRefused: otherwise.
-    """
-    if len(set(names)) != len(names):
-        raise RequestRefused("an output is asked for twice; name each once")
-
-
 def check_output(contract: Contract, name: str, classes: object = None) -> None:
     """Check that the model has an output, and that the classification extension can be computed.
 
@@ -201,9 +185,10 @@ def check_output(contract: Contract, name: str, classes: object = None) -> None:
         )
     if classes is None:
         return
+    floats = spec.datatype in TYPES and TYPES[spec.datatype].kind == "f"
     if (
-        spec.datatype not in FLOATS or -1 in spec.dims[bool(contract.max_batch) :]
-    ):  # an output that may be empty ends tritonserver 24.10
+        not floats or -1 in spec.dims[bool(contract.max_batch) :]
+    ):  # one that may be empty ends tritonserver 24.10
         raise RequestRefused(
             f"output {name!r} is {spec.datatype} of {list(spec.dims)}; classification is for floating-point "
             "outputs of a fixed size"

@@ -15,21 +15,18 @@ import orjson
 from tritonclient.grpc import service_pb2
 
 from .contract import (
-    ITEM_BYTES,
+    TYPES,
     Contract,
     RequestRefused,
     Spec,
     check_binary,
-    check_complete,
-    check_id,
     check_output,
-    check_outputs,
     check_parameter,
     check_range,
     check_shape,
     most_text,
 )
-from .json_requests import STOP, TYPES, Checked, Name, named
+from .json_requests import Checked, Name, assembled, tensor_row
 
 # The typed field that carries each datatype when there are no raw_input_contents; FP16 and BF16 are raw only.
 CONTENTS = {
@@ -58,7 +55,6 @@ def check(contract: Contract, request: service_pb2.ModelInferRequest, name: Name
     Raises:
         RequestRefused: it does not fit the model.
     """
-    given = check_id(request.id)
     raw = request.raw_input_contents
     if len(request.inputs) > MAX_TENSORS or len(request.outputs) > MAX_TENSORS:
         raise RequestRefused(f"a request has at most {MAX_TENSORS} inputs and outputs")
@@ -68,32 +64,15 @@ def check(contract: Contract, request: service_pb2.ModelInferRequest, name: Name
     for key, value in parameters.items():
         check_parameter(key, value)
     parameters.pop(STREAMS_ONLY, None)
-    data = [_input(contract, tensor, raw[i] if raw else None) for i, tensor in enumerate(request.inputs)]
-    check_complete(
-        contract, [tensor.name for tensor in request.inputs], [tensor.shape[0] for tensor in request.inputs]
-    )
-    stops = any(tensor.name == STOP and any(part) for tensor, part in zip(request.inputs, data, strict=True))
-    identity = named(given, name, stops=stops)
-    head: dict[str, Any] = {"id": identity, "parameters": {**parameters, "binary_data_output": True}}
-    head["inputs"] = [
-        {
-            "name": tensor.name,
-            "shape": list(tensor.shape),
-            "datatype": tensor.datatype,
-            "parameters": {"binary_data_size": len(part)},
-        }
-        for tensor, part in zip(request.inputs, data, strict=True)
-    ]
-    check_outputs([output.name for output in request.outputs])
-    if request.outputs:
-        head["outputs"] = [_output(contract, output) for output in request.outputs]
-        del head["parameters"]["binary_data_output"]
-    text = orjson.dumps(head)
-    return Checked([text, *data], len(text), identity)
+    inputs = [_input(contract, tensor, raw[i] if raw else None) for i, tensor in enumerate(request.inputs)]
+    outputs = [_output(contract, output) for output in request.outputs]
+    if not outputs:
+        parameters["binary_data_output"] = True
+    return assembled(contract, request.id, name, inputs, parameters, outputs)
 
 
-def _input(contract: Contract, tensor: Any, raw: bytes | None) -> bytes:
-    """Return a tensor's data in binary form."""
+def _input(contract: Contract, tensor: Any, raw: bytes | None) -> tuple[dict[str, Any], bytes]:
+    """Return a tensor, and its data in binary form."""
     if tensor.parameters:
         raise RequestRefused(
             f"input {tensor.name[:80]!r} may have no parameters (shared memory is closed here)"
@@ -101,11 +80,12 @@ def _input(contract: Contract, tensor: Any, raw: bytes | None) -> bytes:
     spec, count = check_shape(contract, tensor.name, tensor.datatype, list(tensor.shape))
     given = [field.name for field, _ in tensor.contents.ListFields()]
     if raw is None:
-        return _packed(tensor, spec, count, given)
-    if given:
+        raw = _packed(tensor, spec, count, given)
+    elif given:
         raise RequestRefused(f"input {tensor.name!r} has both contents and raw_input_contents")
-    check_binary(tensor.name, spec, count, memoryview(raw))
-    return raw
+    else:
+        check_binary(tensor.name, spec, count, memoryview(raw))
+    return tensor_row(tensor.name, tensor.shape, tensor.datatype, raw), raw
 
 
 def _output(contract: Contract, output: Any) -> dict[str, Any]:
@@ -180,6 +160,6 @@ def _packed(tensor: Any, spec: Spec, count: int, given: list[str]) -> bytes:
                 f"input {tensor.name!r} has more than {most_text(tensor.name)} bytes of text"
             )
         return b"".join(part for text in values for part in (len(text).to_bytes(4, "little"), text))
-    if ITEM_BYTES[spec.datatype] < 4 and spec.datatype != "BOOL":
+    if TYPES[spec.datatype].itemsize < 4:
         check_range(tensor.name, spec.datatype, values)
     return bytes(np.array(values, TYPES[spec.datatype]).tobytes())

@@ -9,7 +9,7 @@ docs/protocol/extension_{binary_data,generate}.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +17,8 @@ import numpy as np
 import orjson
 
 from .contract import (
-    FLOATS,
-    SIGNED,
-    UNSIGNED,
+    RAW_ONLY,
+    TYPES,
     Contract,
     RequestRefused,
     Spec,
@@ -27,7 +26,6 @@ from .contract import (
     check_complete,
     check_id,
     check_output,
-    check_outputs,
     check_parameter,
     check_range,
     check_shape,
@@ -37,13 +35,6 @@ from .contract import (
 MAX_HEAD_BYTES = 1 << 20
 LARGEST_FP32 = 3.4028235e38
 MAX_JSON_BYTES = 24 << 20  # 30 s of sound in decimals are 11 MB
-TYPES: dict[str, Any] = {
-    "BOOL": np.bool_,
-    "FP32": np.float32,
-    "FP64": np.float64,
-    **{f"INT{n}": np.dtype(f"i{n // 8}") for n in SIGNED.values()},
-    **{f"UINT{n}": np.dtype(f"u{n // 8}") for n in UNSIGNED.values()},
-}
 
 
 Name = Callable[[str], str]
@@ -91,17 +82,41 @@ def infer(contract: Contract, body: bytes, head_bytes: int | None, name: Name) -
             f"{len(section)} bytes of binary data were sent, but the inputs' binary_data_size add up to "
             f"{used}"
         )
-    check_complete(contract, [row["name"] for row, _, _ in inputs], [row["shape"][0] for row, _, _ in inputs])
-    stops = any(row["name"] == STOP and any(data) for row, data, _ in inputs)
-    identity = named(check_id(request.get("id", "")), name, stops=stops)
-    head: dict[str, Any] = {"id": identity, "inputs": [row for row, _, _ in inputs]}
-    if parameters := _parameters(request.get("parameters", {})):
-        head["parameters"] = parameters
-    check_outputs([row["name"] for row in _list(request, "outputs", empty=True)])
-    if outputs := [_output(contract, row) for row in _list(request, "outputs", empty=True)]:
-        head["outputs"] = outputs
+    parameters = _parameters(request.get("parameters", {}))
+    outputs = [_output(contract, row) for row in _list(request, "outputs", empty=True)]
+    rows = [(row, data) for row, data, _ in inputs]
+    return assembled(contract, request.get("id", ""), name, rows, parameters, outputs)
+
+
+def tensor_row(name: str, shape: Sequence[int], datatype: str, data: bytes | memoryview) -> dict[str, Any]:
+    """Return an input with binary data as Triton shall read it."""
+    parameters = {"binary_data_size": len(data)}
+    return {"name": name, "shape": [*shape], "datatype": datatype, "parameters": parameters}
+
+
+def assembled(
+    contract: Contract,
+    given: object,
+    name: Name,
+    inputs: Sequence[tuple[dict[str, Any], bytes | memoryview]],
+    parameters: Mapping[str, object],
+    outputs: Sequence[Mapping[str, Any]],
+) -> Checked:
+    """Return a request with binary tensors from checked parts. `given` is its id, which `name` maps.
+
+    Raises:
+        RequestRefused: the parts do not fit together.
+    """
+    rows = [row for row, _ in inputs]
+    check_complete(contract, [row["name"] for row in rows], [row["shape"][0] for row in rows])
+    if len({row["name"] for row in outputs}) != len(outputs):
+        raise RequestRefused("an output is asked for twice; name each once")
+    stops = any(row["name"] == STOP and any(data) for row, data in inputs)
+    identity = named(check_id(given), name, stops=stops)
+    optional = {"parameters": parameters, "outputs": outputs}
+    head = {"id": identity, "inputs": rows, **{key: part for key, part in optional.items() if part}}
     text = orjson.dumps(head)
-    return Checked([text, *(data for _, data, _ in inputs)], len(text), identity)
+    return Checked([text, *(data for _, data in inputs)], len(text), identity)
 
 
 def generate(contract: Contract, body: bytes, name: Name) -> Checked:
@@ -189,10 +204,9 @@ def _inputs(contract: Contract, rows: Iterable[dict[str, Any]], section: memoryv
         name = row["name"]
         if unknown := row.keys() - {"name", "shape", "datatype", "parameters", "data"}:
             raise RequestRefused(f"input {name[:80]!r}: field {min(unknown)[:80]!r} is unknown")
-        shape = row.get("shape")
-        spec, count = check_shape(
-            contract, name, row.get("datatype"), shape if isinstance(shape, list) else []
-        )
+        given = row.get("shape")
+        shape = given if isinstance(given, list) else []
+        spec, count = check_shape(contract, name, row.get("datatype"), shape)
         size = _binary_size(name, row.get("parameters", {}))
         if size is None:
             data: bytes | memoryview = _packed(name, spec, count, row.get("data"))
@@ -201,16 +215,7 @@ def _inputs(contract: Contract, rows: Iterable[dict[str, Any]], section: memoryv
         else:
             data, at = section[at : at + size], at + size
         check_binary(name, spec, count, memoryview(data))
-        yield (
-            {
-                "name": name,
-                "shape": shape,
-                "datatype": spec.datatype,
-                "parameters": {"binary_data_size": len(data)},
-            },
-            data,
-            size is not None,
-        )
+        yield tensor_row(name, shape, spec.datatype, data), data, size is not None
 
 
 def _binary_size(name: str, parameters: object) -> int | None:
@@ -246,7 +251,7 @@ def _packed(name: str, spec: Spec, count: int, data: object) -> bytes:
             raise RequestRefused(f"input {name!r}: data must be strings")
         texts = [value.encode() for value in values]
         return b"".join(part for text in texts for part in (len(text).to_bytes(4, "little"), text))
-    if spec.datatype not in TYPES:
+    if spec.datatype in RAW_ONLY:
         raise RequestRefused(
             f"input {name!r} is {spec.datatype}, which JSON cannot carry; send it as binary data"
         )
@@ -255,8 +260,8 @@ def _packed(name: str, spec: Spec, count: int, data: object) -> bytes:
 
 
 def _check_values(name: str, datatype: str, values: list[Any]) -> None:
-    kinds = set(map(type, values))
-    wanted = {bool} if datatype == "BOOL" else {int, float} if datatype in FLOATS else {int}
+    allowed: dict[str, set[type]] = {"b": {bool}, "f": {int, float}}
+    kinds, wanted = set(map(type, values)), allowed.get(TYPES[datatype].kind, {int})
     if kinds - wanted:
         raise RequestRefused(
             f"input {name!r}: data must be {datatype}, not "
@@ -301,10 +306,10 @@ def _field(contract: Contract, name: str, value: object) -> object:
             raise RequestRefused(f"input {name!r} must be a string or a list of strings")
         if sum(map(len, values)) > most_text(name):
             raise RequestRefused(f"input {name!r} has more than {most_text(name)} characters of text")
-    elif spec.datatype in TYPES:
-        _check_values(name, spec.datatype, values)
-    else:
+    elif spec.datatype in RAW_ONLY:
         raise RequestRefused(
             f"input {name!r} is {spec.datatype}, which JSON cannot carry; send it with infer as binary data"
         )
+    else:
+        _check_values(name, spec.datatype, values)
     return value

@@ -27,10 +27,10 @@ from conch.http_client import Lost
 
 from ..checks.contract import Contract, RequestRefused
 from ..checks.grpc_requests import check, error_message, response
-from ..life import Life
+from ..life import Life, RelayTarget
 from .contracts import HANDED
-from .relay import NOBODY, Call, RelayTarget, Unavailable
-from .service import FAULT, HEAD_BYTES, OWN_ID, UNKNOWN, UNREAD, Service, calling, naming, passed_on, patience
+from .relay import NOBODY, Call, Unavailable
+from .service import FAULT, HEAD_BYTES, UNKNOWN, UNREAD, Service, naming, passed_on, patience
 
 log = structlog.get_logger()
 SERVICE = "/inference.GRPCInferenceService/"
@@ -137,12 +137,10 @@ class GrpcFront(grpc.GenericRpcHandler):  # type: ignore[misc]
         checked = check(contract, request, naming(metadata.get("x-request-id")))
         version = f"/versions/{request.model_version}" if request.model_version else ""
         path = f"/v2/models/{contract.name}{version}/infer"
-        ask = self.requests.sender(contract, path, checked, passed_on(metadata))
-        call = calling(contract.name, checked, ask, metadata, until)
         try:
-            reply = await self.relay.run(call)
+            reply = await self.requests.run(contract, path, checked, metadata, until)
         except asyncio.CancelledError:
-            self.requests.stop(checked.id if OWN_ID in checked.id else "")
+            self.requests.stop(checked.id)
             raise
         if reply.answer.status != 200:
             await context.abort(

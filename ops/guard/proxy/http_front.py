@@ -22,21 +22,19 @@ from conch.http_client import HttpResponse, Lost
 from ..checks import json_requests
 from ..checks.contract import Contract, RequestRefused
 from ..checks.json_requests import Checked
+from ..life import RelayTarget
 from ..operate import Operator
 from .contracts import HANDED
 from .http_server import HttpRequest
-from .relay import Call, RelayTarget, Unavailable
+from .relay import Call, Unavailable
 from .service import (
     FAULT,
     HEAD_BYTES,
-    OWN_ID,
     UNKNOWN,
     UNREAD,
     Reply,
     Service,
-    calling,
     naming,
-    passed_on,
     patience,
     took,
 )
@@ -151,13 +149,10 @@ class HttpFront:
             return _say(request, 404, UNKNOWN.format(model[:80]))
         checked = _checked(contract, how, headers, request.body)
         streaming = how == "generate_stream"
-        passed = passed_on(headers)
-        ask = self.service.sender(contract, request.path, checked, passed, streaming=streaming)
-        call = calling(model, checked, ask, headers, until)
-        stoppable = checked.id if OWN_ID in checked.id else ""
-        reply = await self._unless_gone(request, self.relay.run(call), stoppable)
+        running = self.service.run(contract, request.path, checked, headers, until, streaming=streaming)
+        reply = await self._unless_gone(request, running, checked.id)
         if reply.body is None:
-            return await self._stream(request, reply.answer, stoppable)
+            return await self._stream(request, reply.answer, checked.id)
         # Triton says some errors of generate with a 200.
         status = (
             400 if reply.answer.status == 200 and reply.body.startswith(b'{"error":') else reply.answer.status
@@ -167,7 +162,7 @@ class HttpFront:
         return request.reply(status, _kept(reply.answer.headers), reply.body)
 
     async def _unless_gone(
-        self, request: HttpRequest, work: Coroutine[Any, Any, Result], stoppable: str = ""
+        self, request: HttpRequest, work: Coroutine[Any, Any, Result], request_id: str = ""
     ) -> Result:
         """Return the result of `work`; if the client disconnects before, cancel it and stop its request."""
         task = asyncio.ensure_future(work)
@@ -177,10 +172,10 @@ class HttpFront:
         except asyncio.CancelledError:
             if not request.gone.done():
                 raise
-            self.service.stop(stoppable)
+            self.service.stop(request_id)
             raise ClientGone from None
 
-    async def _stream(self, request: HttpRequest, answer: HttpResponse, stoppable: str) -> int:
+    async def _stream(self, request: HttpRequest, answer: HttpResponse, request_id: str) -> int:
         """Forward server-sent events as they arrive; a stream that breaks ends with an event that says so."""
         request.gone.add_done_callback(lambda _: answer.abort())
         request.begin(200, _kept(answer.headers))
@@ -191,7 +186,7 @@ class HttpFront:
                 await request.chunk(chunk)
         except Lost:
             if request.gone.done():
-                self.service.stop(stoppable)
+                self.service.stop(request_id)
                 raise ClientGone from None
             text = orjson.dumps({"error": "the instance generating this answer was lost; retry the request"})
             await request.chunk(b"data: " + text + b"\n\n")

@@ -19,13 +19,13 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import structlog
 
-from conch.http_client import HttpClient, Lost
+from conch.http_client import Lost
 
-from ..life import Death, Life
+from ..life import Death, Life, RelayTarget
 from ..metrics import GuardMetrics
 from .suspicion import REFUSED_SECONDS, SUSPECT_SECONDS, Suspicion
 
@@ -46,18 +46,6 @@ class Unavailable(Exception):
     def __init__(self, message: str, retry_after: int = 2, *, unread: bool = False) -> None:
         super().__init__(message)
         self.retry_after, self.unread = retry_after, unread
-
-
-class RelayTarget(Protocol):
-    """A server to send a request to, over HTTP/1.1 and gRPC."""
-
-    @property
-    def http(self) -> HttpClient:
-        """Return the HTTP client."""
-
-    @property
-    def grpc(self) -> Any:
-        """Return the grpc.aio channel."""
 
 
 @dataclass(eq=False)

@@ -6,7 +6,7 @@ import asyncio
 import re
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -18,8 +18,9 @@ from conch.names import AT_ONCE
 
 from ..checks.contract import Contract
 from ..checks.json_requests import STOP, Checked
+from ..life import RelayTarget
 from .contracts import HANDED, LOST, Contracts
-from .relay import AWAY_SECONDS, NOBODY, Call, Relay, RelayTarget, Unavailable
+from .relay import AWAY_SECONDS, NOBODY, Call, Relay, Unavailable
 from .suspicion import fingerprint
 
 UNHEALTHY = re.compile(rb"[Ss]tub process [^\n]{0,200}is not healthy")
@@ -86,51 +87,56 @@ class Service:
         except Lost as lost:
             raise Lost(str(lost), sent=False) from lost
 
-    def sender(
+    async def run(
         self,
         contract: Contract,
         path: str,
         checked: Checked,
-        passed: Mapping[str, str],
+        headers: Mapping[str, str],
+        until: float,
         *,
         streaming: bool = False,
-    ) -> Callable[..., Awaitable[Reply]]:
-        """Return a function that sends a checked request to a server or a guard; `lost`: a server was lost
-        with it before. It raises Lost, also for an answer that says that a stub is unhealthy or that a guard
-        has no server, and Unavailable where the own server's model is no longer the one that the request was
-        checked against.
-        """
-        relay = self.relay
-        sent = {
-            "Content-Type": "application/octet-stream" if checked.head_bytes else "application/json",
-            **passed,
-        }
-        if checked.head_bytes:
-            sent[HEAD_BYTES] = str(checked.head_bytes)
+    ) -> Reply:
+        """Send a checked request to the own server or to another guard, and return the answer. `headers` are
+        the client's, or another guard's; `until`: see Relay.back.
 
-        async def ask(target: RelayTarget, *, lost: bool) -> Reply:
-            own = target is relay.life
+        Raises:
+            Unavailable: nobody can take it now, or the own server's model is no longer the one that it was
+                checked against.
+        """
+        sent = {**_content(checked), **passed_on(headers)}
+
+        async def ask(target: RelayTarget) -> Reply:
+            own = target is self.relay.life
             if own and not await self._unchanged(target, contract):
                 raise Unavailable(CHANGED.format(contract.name))
-            answer = await target.http.request(
-                "POST", path, sent if own else {**sent, HANDED: LOST if lost else "1"}, checked.body
-            )
+            more = {} if own else {HANDED: LOST if call.lost else "1"}
+            answer = await target.http.request("POST", path, {**sent, **more}, checked.body)
             if streaming and answer.status == 200:
                 return Reply(answer)
             body = await answer.body()
             if answer.status >= 400 and own and UNHEALTHY.search(body):
-                relay.report_ill("an answer says that a Python stub is not healthy")
+                self.relay.report_ill("an answer says that a Python stub is not healthy")
                 raise Lost("a Python stub is not healthy")
             return took(Reply(answer, body))
 
-        return ask
+        call: Call[Reply] = Call(
+            contract.name,
+            lambda: mark(contract.name, checked),
+            ask,
+            handed=HANDED in headers,
+            lost=LOST_ONCE in headers or headers.get(HANDED) == LOST,
+            until=until,
+            size=sum(len(part) for part in checked.body),
+        )
+        return await self.relay.run(call)
 
     def stop(self, request_id: str) -> None:
-        """Stop a request whose client has gone; over HTTP Triton does not notice.
+        """Stop a request whose client has gone, if its id is its own; over HTTP Triton does not notice.
 
         `stop` with the id of a running request is TensorRT-LLM's own way (triton_backend, README: "stop").
         """
-        if request_id:
+        if OWN_ID in request_id:
             task = asyncio.ensure_future(self._tell_stop(request_id))
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
@@ -150,6 +156,13 @@ class Service:
                     await (await target.http.request("POST", path, {HANDED: "1"}, [body])).body()
 
 
+def _content(checked: Checked) -> dict[str, str]:
+    """Return the headers that tell what the body is."""
+    if not checked.head_bytes:
+        return {"Content-Type": "application/json"}
+    return {"Content-Type": "application/octet-stream", HEAD_BYTES: str(checked.head_bytes)}
+
+
 def passed_on(headers: Mapping[str, str]) -> dict[str, str]:
     """Return the headers that Triton receives. Triton traces whatever has a traceparent, so that of an
     unsampled trace (the last flag is 0, https://www.w3.org/TR/trace-context/#sampled-flag) is dropped.
@@ -157,28 +170,6 @@ def passed_on(headers: Mapping[str, str]) -> dict[str, str]:
     recorded = SAMPLED.fullmatch(headers.get("traceparent", "")) is not None
     names = PASSED_ON if recorded else PASSED_ON[:1]
     return {name: headers[name] for name in names if name in headers}
-
-
-def calling(
-    model: str,
-    checked: Checked,
-    ask: Callable[..., Awaitable[Reply]],
-    headers: Mapping[str, str],
-    until: float,
-) -> Call[Reply]:
-    """Make the relay's form of a checked request. `headers` are the client's, or another guard's; `until`:
-    see Relay.back.
-    """
-    call: Call[Reply] = Call(
-        model,
-        lambda: mark(model, checked),
-        lambda target: ask(target, lost=call.lost),
-        handed=HANDED in headers,
-        lost=LOST_ONCE in headers or headers.get(HANDED) == LOST,
-        until=until,
-        size=sum(len(part) for part in checked.body),
-    )
-    return call
 
 
 def patience(headers: Mapping[str, str]) -> float:

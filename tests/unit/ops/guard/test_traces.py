@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.guard.proxy.http_front import passed_on
+from ops.guard.proxy.service import passed_on
 from ops.guard.supervise.server import measures, traced, writable
 
 IDS = f"00-{'a' * 32}-{'b' * 16}"
