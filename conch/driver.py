@@ -10,7 +10,6 @@ enable those libraries; the container toolkit does so from 1.17.5 on.
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,17 +46,18 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
 
 
-def _output(*argv: str) -> str:
+def output(*argv: str) -> str:
     """Return a program's output; empty if it is missing or fails."""
-    if not shutil.which(argv[0]):
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
         return ""
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    return done.stdout.strip() if done.returncode == 0 else ""
+    return done.stdout.strip()
 
 
 def driver() -> str:
     """Return the driver's version from nvidia-smi; empty without one."""
-    lines = _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").splitlines()
+    lines = output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").splitlines()
     return lines[0].strip() if lines else ""
 
 
@@ -65,7 +65,7 @@ def toolkit() -> str:
     """Return the version of NVIDIA's container toolkit; empty where it is not installed, as inside
     containers.
     """
-    found = re.search(r"version (\d+\.\d+\.\d+)", _output("nvidia-ctk", "--version"))
+    found = re.search(r"version (\d+\.\d+\.\d+)", output("nvidia-ctk", "--version"))
     return found[1] if found else ""
 
 

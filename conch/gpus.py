@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from .driver import output
 
 FIELDS = "index,name,compute_cap,memory.total"
 
@@ -26,26 +26,13 @@ class Gpu:
         return f"{self.name}, {memory}"
 
 
-def nvidia_smi(*arguments: str) -> str:
-    """Run nvidia-smi and return its output.
-
-    Raises:
-        OSError, subprocess.CalledProcessError: it is not there, or cannot say.
-    """
-    return subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, check=True).stdout
-
-
 def gpus(devices: str = "") -> list[Gpu]:
     """List the GPUs that nvidia-smi shows, or those of `devices` ("0,1", as in CUDA_VISIBLE_DEVICES); empty
     without nvidia-smi.
     """
-    if not shutil.which("nvidia-smi"):
-        return []
     chosen = ["-i", devices] if devices else []
-    try:
-        rows = nvidia_smi(f"--query-gpu={FIELDS}", "--format=csv,noheader,nounits", *chosen).splitlines()
-    except (OSError, subprocess.CalledProcessError):
-        return []
+    query = (f"--query-gpu={FIELDS}", "--format=csv,noheader,nounits", *chosen)
+    rows = output("nvidia-smi", *query).splitlines()
     cells = [[cell.strip() for cell in row.split(",")] for row in rows if row.strip()]
     return [
         Gpu(int(index), name, capability, int(memory) if memory.isdigit() else None)

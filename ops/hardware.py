@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from build.targets import DEFAULT_IN_DOCKER as GPU
 from build.targets import DEFAULT_WITHOUT_DOCKER as CPU
-from conch.driver import Needs, driver, driver_findings, toolkit, toolkit_findings
-from conch.gpus import Gpu, apart, gpus, nvidia_smi
+from conch.driver import Needs, driver, driver_findings, output, toolkit, toolkit_findings
+from conch.gpus import Gpu, apart, gpus
 
 MOST = 4  # services in compose.yaml
 PROFILE = re.compile(r"instances-(\d+)")
@@ -87,10 +86,7 @@ def obstacles(needs: Needs) -> list[str]:
 
 def links(count: int) -> set[tuple[int, int]]:
     """Return pairs of GPUs joined by NVLink; empty where nvidia-smi cannot tell."""
-    try:
-        return parse_topology(nvidia_smi("topo", "-m")) if count > 1 else set()
-    except (OSError, subprocess.CalledProcessError):
-        return set()
+    return parse_topology(output("nvidia-smi", "topo", "-m")) if count > 1 else set()
 
 
 def parse_topology(text: str) -> set[tuple[int, int]]:

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 import urllib.request
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -163,70 +162,13 @@ class Round:
         }
 
 
-class RunningRound(ABC):
-    """One way to run a `Round`; addresses are host:port or URLs."""
+class InDocker:
+    """Runs Compose as users do, with its own project name and ports. Addresses are host:port or URLs."""
 
-    miniatures: str  # the folder, as NVIDIA's clients see it
-
-    def __init__(self, served: Round, given: Mapping[str, str]) -> None:
-        self.round, self.port = served, int(given.get("PORT") or 18080)
-
-    def check(self, model_id: str) -> str:
-        """Check a model's build commands against the image, and return the end of the builder's output."""
-        return self._built("check", model_id)
-
-    def build(self, model_id: str) -> str:
-        """Build one engine, and return the end of the builder's output."""
-        return self._built("engines", model_id)
-
-    def _built(self, command: str, model_id: str) -> str:
-        printed = self.builder(command, "--target", self.round.target, "--model-id", model_id)
-        return short(printed.strip().rpartition("\n")[2])
-
-    @abstractmethod
-    def builder(self, *arguments: str) -> str:
-        """Run `python -m build`, and return its output."""
-
-    @abstractmethod
-    def up(self) -> None:
-        """Start the servers."""
-
-    @abstractmethod
-    def down(self) -> None:
-        """Stop everything; safe to repeat."""
-
-    @abstractmethod
-    def urls(self) -> tuple[str, str]:
-        """Return the gateway's and KServe's URL."""
-
-    @abstractmethod
-    def address(self, index: int) -> tuple[str, str]:
-        """Return HTTP and gRPC addresses of an instance for NVIDIA's clients."""
-
-    @abstractmethod
-    def engine(self, index: int) -> str:
-        """Return the folder with an instance's engine and tokenizer.json, as NVIDIA's clients see it."""
-
-    @abstractmethod
-    def client(self, script: str, arguments: Sequence[str]) -> str:
-        """Run a Python script of the image, and return its output."""
-
-    @abstractmethod
-    def kill(self, index: int) -> None:
-        """Send SIGKILL to an instance's tritonserver."""
-
-    @abstractmethod
-    def log(self, index: int) -> str:
-        """Return the end of an instance's log."""
-
-
-class InDocker(RunningRound):
-    """Runs Compose as users do, under a project name and ports of its own."""
-
-    miniatures = "/miniatures"
+    miniatures = "/miniatures"  # as NVIDIA's clients see them
 
     def __init__(self, served: Round, given: dict[str, str]) -> None:
-        super().__init__(served, given)
+        self.round, self.port = served, int(given.get("PORT") or 18080)
         self.project = "conch-gpu-report"
         ports = {
             "PORT": str(self.port),
@@ -239,9 +181,11 @@ class InDocker(RunningRound):
         return run(["docker", "compose", *words], environment=self.environment, seconds=seconds)
 
     def builder(self, *arguments: str) -> str:
+        """Run `python -m build`, and return its output."""
         return self._compose("run", "--rm", "--build", "builder", "python3", "-m", "build", *arguments)
 
     def up(self) -> None:
+        """Start the servers."""
         try:
             self._compose("up", "--build", "--detach", "--wait")
         except Failed as failed:
@@ -250,22 +194,26 @@ class InDocker(RunningRound):
             raise
 
     def down(self) -> None:
-        """See `RunningRound`. Volumes go too: they hold the miniatures' engines only."""
+        """Stop everything; safe to repeat. Volumes go too: they hold the miniatures' engines only."""
         with suppress(Failed):
             self._compose("down", "--volumes", seconds=300)
 
     def urls(self) -> tuple[str, str]:
+        """Return the gateway's and KServe's URL."""
         return f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{self.port + 1}"
 
     def address(self, index: int) -> tuple[str, str]:
-        """See `RunningRound`. Every container has the same ports."""
+        """Return HTTP and gRPC addresses of an instance for NVIDIA's clients."""
         return f"triton-{index}:8000", f"triton-{index}:8001"
 
     def engine(self, index: int) -> str:
+        """Return the folder with an instance's engine and tokenizer.json, as NVIDIA's clients see it."""
         return f"/engines/{self.round.models[index]}/{self.round.target}/engine"
 
     def client(self, script: str, arguments: Sequence[str]) -> str:
-        """See `RunningRound`. The image lacks what NVIDIA's clients import: one made from it has that."""
+        """Run a Python script of the image, and return its output. The image lacks what NVIDIA's clients
+        import: one made from it has that.
+        """
         version = self.environment.get("CONCH_VERSION") or "0.2.0"
         server = f"SERVER=localhost/conch/server:{version}-{self.round.target}"
         build = ["build", "--quiet", "--file", "docker/clients.Dockerfile", "--build-arg", server, "."]
@@ -275,19 +223,21 @@ class InDocker(RunningRound):
         return run(["docker", "run", *options, image, script, *arguments], seconds=600)
 
     def kill(self, index: int) -> None:
+        """Send SIGKILL to an instance's tritonserver."""
         self._compose("exec", "-T", f"triton-{index}", "python3", "-c", KILL)
 
     def log(self, index: int) -> str:
+        """Return the end of an instance's log."""
         return self._compose("logs", "--no-color", "--tail", "60", f"triton-{index}")
 
 
-class InProcesses(RunningRound):
-    """Runs process mode inside the image, or with stand-ins of it (CONCH_IMAGE_ROOT)."""
+class InProcesses:
+    """Runs process mode inside the image, or with stand-ins of it (CONCH_IMAGE_ROOT). See `InDocker`."""
 
     miniatures = str(ROOT / "miniatures")
 
     def __init__(self, served: Round, given: dict[str, str]) -> None:
-        super().__init__(served, given)
+        self.round, self.port = served, int(given.get("PORT") or 18080)
         self.root = Path(given.get("CONCH_IMAGE_ROOT") or "/")
         self.engines, self.home = (
             Path(given.get(name) or ROOT / f".conch/gpu-report/{name.lower()}")
@@ -337,7 +287,6 @@ class InProcesses(RunningRound):
         return f"http://127.0.0.1:{self.port}", f"http://127.0.0.1:{self.port - 80}"
 
     def address(self, index: int) -> tuple[str, str]:
-        """See `RunningRound`. The ports of process mode."""
         return f"127.0.0.1:{self.port + 20 + index}", f"127.0.0.1:{self.port + 40 + index}"
 
     def engine(self, index: int) -> str:
@@ -358,3 +307,14 @@ class InProcesses(RunningRound):
     def log(self, index: int) -> str:
         path = self.home / f"logs/triton-{index}.log"
         return path.read_text("utf-8", "replace")[-4000:] if path.is_file() else ""
+
+
+RunningRound = InDocker | InProcesses
+
+
+def built(deployment: RunningRound, command: str, model_id: str) -> str:
+    """Build one engine (`engines`), or compare its build commands with the image (`check`), and return the
+    end of the builder's output.
+    """
+    printed = deployment.builder(command, "--target", deployment.round.target, "--model-id", model_id)
+    return short(printed.strip().rpartition("\n")[2])

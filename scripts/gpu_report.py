@@ -25,7 +25,7 @@ from typing import Any
 import httpx
 
 from .gpu_client import CHAT, MINIATURES, SPEECH, TEXT, VECTORS, DeploymentClient, cosine
-from .gpu_machine import Failed, InDocker, InProcesses, Round, RunningRound, machine, short
+from .gpu_machine import Failed, InDocker, InProcesses, Round, RunningRound, built, machine, short
 
 SHARE = {"KV_CACHE_FRACTION": "0.2"}  # of TensorRT-LLM, which takes most of a GPU otherwise
 ROUNDS = (
@@ -237,8 +237,8 @@ def run_round(make: Callable[[Round], RunningRound], served: Round, report: GpuR
     able = []
     for model_id in served.models:
         with report.step(f"{title}, {model_id}: build") as say:
-            say(make(served).check(model_id))
-            say(make(served).build(model_id))
+            say(built(make(served), "check", model_id))
+            say(built(make(served), "engines", model_id))
             able.append(model_id)
     served = replace(served, models=tuple(able), spare=served.spare and SPEECH in able)
     deployment = make(served)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.gpu_machine import Failed, InDocker, Round, run, short
+from scripts.gpu_machine import Failed, InDocker, Round, built, run, short
 from scripts.gpu_report import ROUNDS, TARGETS, GpuReport, expected, nvidias, run_round
 
 FIRST = next(one for one in ROUNDS if one.target == "trtllm")
@@ -36,7 +36,7 @@ def lines(path: Path) -> list[list[object]]:
 def test_compose_is_told_what_users_would_type(told: Path) -> None:
     """A project of its own, all instances on the first GPU, the builder's own check."""
     deployment = InDocker(FIRST, dict(os.environ))
-    assert deployment.check("mini-t5") == deployment.build("mini-t5") == "said"
+    assert [built(deployment, command, "mini-t5") for command in ("check", "engines")] == ["said"] * 2
     deployment.up()
     deployment.kill(3)
     deployment.down()
@@ -84,12 +84,9 @@ def test_a_model_that_cannot_be_built_does_not_hide_the_others(tmp_path: Path) -
     ups = list[Round]()
 
     class Machine(InDocker):
-        def check(self, model_id: str) -> str:
-            if model_id == "mini-whisper":
+        def builder(self, *arguments: str) -> str:
+            if arguments[-1] == "mini-whisper":
                 raise Failed("trtllm-build ended with 1")
-            return "fits"
-
-        def build(self, model_id: str) -> str:
             return "built"
 
         def up(self) -> None:
