@@ -7,20 +7,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from conch.bundle import Serving
 from conch.driver import driver, driver_findings
 from conch.gpus import gpus
 from conch.nvidia_images import TensorRtImage, needs_of
 
 from ...commands import BuildSteps
-from ...plan import BuildError
 from ...recipes import Recipe, TritonModel
-from ...tensors import parse_config
 from .. import EXPORTERS
 from ..nvidia.options import misfits, require
 from ..nvidia.target import InImage
+from .models import configured, write
 from .plans import Plan, Plans, PlanTensor, command
-from .rules import configured, findings, write
 
 MAJOR = 10  # TensorRT's interfaces that this was written for; image 25.07-py3 has 10.11
 REMEDY = "use the image of docker/server.Dockerfile"
@@ -43,22 +40,9 @@ class TensorRt(InImage):
     def render_engine(self, model: TritonModel, recipe: Recipe, folder: Path, engine: Path) -> None:
         """See Target: an encoder's tensors as model_repos has them, and its plan."""
         made = folder.parents[1] / "engine"
-        plan = _plans(made)[model.graph]
+        plan = next(plan for plan in Plans.load(made).plans if plan.name == model.graph)
         config = configured(model, plan, int(recipe.parameters["max_batch_size"]))
         write(config, made / plan.file, folder)
-
-    def serving(self, recipe: Recipe, bundle: Path, home: Path) -> Serving:
-        plans, wrong = _plans(bundle / "engine"), list[str]()
-        for model in (model for model in recipe.models if model.graph):
-            folder = bundle / "repository" / model.name
-            wrong += findings(parse_config(folder / "config.pbtxt"), plans[model.graph], folder / "1")
-        if wrong:
-            raise BuildError("; ".join(wrong))
-        return Serving()
-
-
-def _plans(engine: Path) -> dict[str, Plan]:
-    return {plan.name: plan for plan in Plans.load(engine).plans}
 
 
 def _calibration(parameters: Mapping[str, Any]) -> Iterator[str]:

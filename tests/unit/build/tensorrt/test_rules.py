@@ -1,21 +1,20 @@
-"""A Triton model of a plan: one change at a time is refused with a sentence; and the images of instances."""
+"""The Triton model of a plan, and the images of instances."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
+from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 
 from build.__main__ import build_all
 from build.catalog import ROOT, CatalogError, known, load_catalog, target_of
 from build.plan import BuildError, Places
 from build.recipes import TritonModel, load_recipe
+from build.targets.tensorrt.models import configured
 from build.targets.tensorrt.plans import Plan, Plans, PlanTensor, command, shapes
-from build.targets.tensorrt.rules import FILE, configured, findings, write
 from build.tensors import MODELS, parse_config
 from conch import toolchains
 from conch.names import LONGEST
@@ -38,17 +37,6 @@ PICTURES = Plan(
     "embedding",
     128,
 )
-MODEL = TritonModel("minilm_encoder", "minilm_encoder", graph="encoder")
-Change = Callable[[ModelConfig, Path], None]
-
-
-@pytest.fixture
-def version(tmp_path: Path) -> Path:
-    """A version's folder with a plan in it."""
-    plan = tmp_path / "encoder.plan"
-    plan.write_bytes(b"plan")
-    write(configured(MODEL, TEXTS, 64), plan, tmp_path / "minilm_encoder")
-    return tmp_path / "minilm_encoder" / "1"
 
 
 @pytest.mark.parametrize(
@@ -80,80 +68,6 @@ def test_tensors_are_those_of_the_other_targets(
     assert not any(t.allow_ragged_batch or t.optional for t in ours.input)
     assert (ours.parameters[LONGEST].string_value if LONGEST in ours.parameters else "") == longest
     assert [group.kind for group in ours.instance_group] == [ModelInstanceGroup.KIND_AUTO]
-
-
-def set_to(**fields: object) -> Change:
-    def change(config: ModelConfig, _: Path) -> None:
-        for name, value in fields.items():
-            setattr(config, name, value)
-
-    return change
-
-
-def at(kind: str, **fields: object) -> Change:
-    """Of the first input or output."""
-
-    def change(config: ModelConfig, _: Path) -> None:
-        tensor = getattr(config, kind)[0]
-        for name, value in fields.items():
-            if name == "dims":
-                tensor.dims[:] = value
-            else:
-                setattr(tensor, name, value)
-
-    return change
-
-
-def on_a_cpu(config: ModelConfig, _: Path) -> None:
-    config.instance_group[0].kind = ModelInstanceGroup.KIND_CPU
-
-
-MUTATIONS: list[tuple[Change, str]] = [
-    (set_to(backend="python"), "its backend is 'python'; it must be 'tensorrt'"),
-    (set_to(platform=""), "its platform is ''; it must be 'tensorrt_plan'"),
-    (
-        set_to(default_model_filename="model.onnx"),
-        "its default_model_filename is 'model.onnx'; it must be 'model.plan'",
-    ),
-    (lambda _, version: (version / FILE).unlink(), "model.plan is missing or empty; build it again"),
-    (lambda _, version: (version / FILE).write_bytes(b""), "model.plan is missing or empty; build it again"),
-    (on_a_cpu, "an instance_group is not on a GPU, and TensorRT runs nowhere else"),
-    (
-        lambda config, _: config.instance_group[0].profile.append("1"),
-        "an instance_group names an optimisation profile; the plan has one",
-    ),
-    (set_to(max_batch_size=65), "its max_batch_size is 65; the plan takes from 1 to 64"),
-    (set_to(max_batch_size=0), "its max_batch_size is 0; the plan takes from 1 to 64"),
-    (lambda config, _: config.parameters.clear(), "its parameter longest_row is ''; the plan wants '256'"),
-    (at("input", name="ids"), "the plan has no input ids"),
-    (lambda config, _: config.input.pop(), "it has no input attention_mask, which the plan reads"),
-    (at("input", data_type=9), "input input_ids is TYPE_INT64; the plan reads TYPE_INT32"),
-    (
-        at("input", allow_ragged_batch=True),
-        "input input_ids has allow_ragged_batch; the plan reads one shape at a time",
-    ),
-    (at("input", optional=True), "input input_ids is optional; the plan reads it always"),
-    (at("input", dims=[-1, -1]), "input input_ids has dims [-1, -1]; the plan takes from [1] to [256]"),
-    (at("input", dims=[257]), "input input_ids has dims [257]; the plan takes from [1] to [256]"),
-    (at("output", name="vector"), "the plan has no output vector"),
-    (at("output", data_type=10), "output embedding is TYPE_FP16; the plan makes TYPE_FP32"),
-    (at("output", dims=[512]), "output embedding has dims [512]; the plan makes [384]"),
-    (
-        lambda config, _: config.ClearField("dynamic_batching"),
-        "it has no dynamic_batching, so that requests would be computed one after the other",
-    ),
-]
-
-
-@pytest.mark.parametrize(("change", "sentence"), MUTATIONS)
-def test_a_changed_model_is_refused(change: Change, sentence: str, version: Path) -> None:
-    """Unchanged there is nothing to say."""
-    config = parse_config(version.parent / "config.pbtxt")
-    assert findings(config, TEXTS, version) == []
-    change(config, version)
-    found = findings(config, TEXTS, version)
-    assert [one for one in found if sentence in one], found
-    assert all(one.startswith("minilm_encoder: ") for one in found)
 
 
 def test_a_command_line() -> None:
