@@ -36,7 +36,11 @@ def load(kind: type[T], path: Path) -> T:
 
 
 def parse(kind: type[T], text: str, name: str) -> T:
-    """Read a contract from text; messages call the text `name`."""
+    """Read a contract from text, which messages call `name`.
+
+    Raises:
+        Malformed: see `load`.
+    """
     try:
         data = json.loads(text)
     except json.JSONDecodeError as error:

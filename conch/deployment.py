@@ -152,12 +152,3 @@ class Deployment:
             Malformed: see `contract.load`.
         """
         return contract.load(cls, path)
-
-    @classmethod
-    def parse(cls, text: str) -> Deployment:
-        """Read a deployment from the file's text.
-
-        Raises:
-            Malformed: see `contract.load`.
-        """
-        return contract.parse(cls, text, "deployment.json")

@@ -18,6 +18,7 @@ from python_on_whales.exceptions import DockerException
 from build import targets
 from build.catalog import CatalogError, load_catalog, select
 from conch import toolchains
+from conch.contract import parse
 from conch.deployment import Deployment, Instance
 
 from . import hardware
@@ -167,7 +168,8 @@ class Compose:
 
     def plan(self) -> Deployment:
         """Return the plan that nginx was started with."""
-        return Deployment.parse(self._run("nginx", "cat", "/engines/deployment/deployment.json"))
+        text = self._run("nginx", "cat", "/engines/deployment/deployment.json")
+        return parse(Deployment, text, "deployment.json")
 
     def restart(self, instance: Instance) -> None:
         """Signal the container's first process, which is the guard or forwards it."""

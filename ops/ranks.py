@@ -97,16 +97,17 @@ def leader(pid: int) -> int:
     return next(listening, pid)
 
 
+def process_facts(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat from the state on; none if there is no such process."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return []
+
+
 def session(leader_pid: int) -> set[int]:
     """Return every process of the session that one leads, including orphans: Open MPI gives ranks groups of
     their own, but not sessions.
     """
-    members = set()
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            continue
-        if int(fields[3]) == leader_pid and fields[0] != "Z":
-            members.add(int(stat.parent.name))
-    return members
+    pids = (int(path.name) for path in Path("/proc").glob("[0-9]*"))
+    found = {pid: process_facts(pid) for pid in pids}
+    return {pid for pid, facts in found.items() if facts[3:4] == [str(leader_pid)] and facts[0] != "Z"}

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from ...toolchain import Unfit
 
+REMEDY = "use the image of docker/server.Dockerfile"
+
 
 def misfits(arguments: Sequence[str], text: str) -> list[str]:
     """Return options that a --help text does not list, and values outside the choices that it lists."""

@@ -14,13 +14,12 @@ from conch.nvidia_images import TensorRtImage, needs_of
 from ...commands import BuildSteps
 from ...recipes import Recipe, TritonModel
 from .. import EXPORTERS
-from ..nvidia.options import misfits, require
+from ..nvidia.options import REMEDY, misfits, require
 from ..nvidia.target import InImage
 from .models import configured, write
 from .plans import Plan, Plans, PlanTensor, command
 
 MAJOR = 10  # TensorRT's interfaces that this was written for; image 25.07-py3 has 10.11
-REMEDY = "use the image of docker/server.Dockerfile"
 
 
 class TensorRt(InImage):

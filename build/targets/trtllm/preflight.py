@@ -18,7 +18,7 @@ from ...commands import FOLDERS, BuildSteps, Command
 from ...recipes import Recipe
 from ...tensors import misfits as tensor_misfits
 from ...toolchain import TemplateError
-from ..nvidia.options import misfits, require
+from ..nvidia.options import REMEDY, misfits, require
 from .engine_config import fill, missing_placeholders, unknown_placeholders
 from .image import SCRIPTS, TrtLlmBuilderImage
 from .limits import world_size
@@ -55,12 +55,9 @@ def findings(
 def _release(version: str, release: Release | None, family: str) -> Iterator[str]:
     if not release:
         known = " and ".join(RELEASES)
-        yield (
-            f"tensorrt_llm is {version}, Conch is written for {known}; use the image of "
-            "docker/server.Dockerfile"
-        )
+        yield f"tensorrt_llm is {version}, Conch is written for {known}; {REMEDY}"
     elif reason := release.unfit.get(family):
-        yield f"tensorrt_llm is {version}: {reason}; use the image of docker/server.Dockerfile"
+        yield f"tensorrt_llm is {version}: {reason}; {REMEDY}"
 
 
 def _tools(commands: Sequence[Command], image: TrtLlmBuilderImage) -> Iterator[str]:
@@ -76,10 +73,7 @@ def _tools(commands: Sequence[Command], image: TrtLlmBuilderImage) -> Iterator[s
         if text is None:
             yield f"{tool[-1]} does not run; it was looked for in: {', '.join(_places(tool[-1], image))}"
         else:
-            yield from (
-                f"{tool[-1]}: {wrong}; use the image of docker/server.Dockerfile"
-                for wrong in misfits(argv[len(tool) :], text)
-            )
+            yield from (f"{tool[-1]}: {wrong}; {REMEDY}" for wrong in misfits(argv[len(tool) :], text))
 
 
 def _places(tool: str, image: TrtLlmBuilderImage) -> list[str]:
@@ -91,17 +85,14 @@ def _places(tool: str, image: TrtLlmBuilderImage) -> list[str]:
 
 def _template(path: Path, recipe: Recipe) -> Iterator[str]:
     if not path.is_file():
-        yield f"the engine model's template is not at {path}; use the image of docker/server.Dockerfile"
+        yield f"the engine model's template is not at {path}; {REMEDY}"
         return
     text = path.read_text("utf-8")
     unknown, missing = unknown_placeholders(text), missing_placeholders(text)
     for name in unknown:
-        yield (
-            f"{path} has a placeholder {name} that Conch does not know; use the image of "
-            "docker/server.Dockerfile"
-        )
+        yield f"{path} has a placeholder {name} that Conch does not know; {REMEDY}"
     for name in missing:
-        yield f"{path} lacks the placeholder {name}; use the image of docker/server.Dockerfile"
+        yield f"{path} lacks the placeholder {name}; {REMEDY}"
     if not (unknown or missing):
         try:
             yield from tensor_misfits(fill(text, recipe, Path("/engine")), recipe)

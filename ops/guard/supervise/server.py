@@ -22,7 +22,7 @@ from conch.bundle import Serving
 from conch.deployment import Instance
 from conch.http_client import HttpClient
 from conch.nvidia_images import interpreter, open_mpi
-from ops.ranks import MPI_ENVIRONMENT, launch, leader, parts, session
+from ops.ranks import MPI_ENVIRONMENT, launch, leader, parts, process_facts, session
 
 from ..metrics import of_triton
 from .failures import Tail
@@ -188,13 +188,6 @@ def ended(pid: int) -> int | None:
     if (facts := process_facts(pid))[:1] != ["Z"]:
         return None
     return os.waitstatus_to_exitcode(int(facts[-1]))
-
-
-def process_facts(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the state on; none if there is no such process."""
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return []
 
 
 @dataclass(eq=False)

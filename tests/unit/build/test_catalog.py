@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -10,9 +9,8 @@ import pytest
 
 from build.catalog import CATALOG, CatalogError, load_catalog, select
 from build.download import FetchError
-from build.families import family_types
 from build.recipes import load_recipe
-from build.sources import check_architecture, fetch
+from build.sources import fetch
 
 GOOD = '[good]\nfamily = "t5"\nsource = "file:/models/t5"\n'
 
@@ -105,18 +103,3 @@ def test_a_folder_that_is_none_or_has_no_weights(tmp_path: Path) -> None:
     (tmp_path / "t5").mkdir()
     with pytest.raises(FetchError, match="has no weights"):
         fetch(model, (), tmp_path)
-
-
-def test_another_architecture_is_refused_before_anything_is_built(tmp_path: Path) -> None:
-    """A T5 as a Whisper, and a kind that no family has."""
-    model = load_catalog(CATALOG)["mini-whisper"]
-    for kind, remedy in (("t5", 'set family = "t5"'), ("mamba", "families here: bart")):
-        (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
-        with pytest.raises(
-            CatalogError, match=f"holds a model of type '{kind}', family whisper wants whisper"
-        ):
-            check_architecture(model, tmp_path, family_types()["whisper"])
-        with pytest.raises(CatalogError, match=remedy):
-            check_architecture(model, tmp_path, family_types()["whisper"])
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "whisper"}))
-    check_architecture(model, tmp_path, family_types()["whisper"])

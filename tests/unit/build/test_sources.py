@@ -250,7 +250,11 @@ def test_pickled_copies_are_left() -> None:
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        ({"model_type": "mamba"}, "model of type 'mamba', family llama wants llama or mistral"),
+        (
+            {"model_type": "mamba"},
+            "'mamba', family llama wants llama or mistral.*; families here: bart",
+        ),
+        ({"model_type": "t5"}, "'t5', family llama wants llama or mistral.*; set family = \"t5\""),
         ({"model_type": "qwen2", "quantization_config": {"quant_method": "awq"}}, "quantization_config"),
     ],
 )

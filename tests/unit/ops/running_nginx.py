@@ -26,11 +26,9 @@ def free_block(size: int = 30) -> int:
     raise AssertionError("no free ports")
 
 
-@contextmanager
-def running_nginx(folder: Path, made: Deployment, *, instances: bool = False) -> Iterator[NginxValues]:
-    """In front of a plan's addresses; its ports. `instances`: ports of their own as well."""
-    first = free_block()
-    values = NginxValues(
+def values_in(folder: Path, first: int) -> NginxValues:
+    """Four ports that follow each other, and no instance's own."""
+    return NginxValues(
         run=f"{folder}/run",
         listen="127.0.0.1",
         port=first,
@@ -41,6 +39,13 @@ def running_nginx(folder: Path, made: Deployment, *, instances: bool = False) ->
         max_body="5m",
         user="user root;" if os.getuid() == 0 else "",
     )
+
+
+@contextmanager
+def running_nginx(folder: Path, made: Deployment, *, instances: bool = False) -> Iterator[NginxValues]:
+    """In front of a plan's addresses; its ports. `instances`: ports of their own as well."""
+    first = free_block()
+    values = values_in(folder, first)
     if instances:
         values = replace(values, instance_http=first + 5, instance_grpc=first + 15)
     (folder / "run").mkdir(parents=True)

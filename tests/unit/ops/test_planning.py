@@ -19,11 +19,11 @@ from conch.gpus import assigned
 from ops.deploy import addresses, chosen, outdated
 from ops.hardware import instances
 from ops.local import nginx_binary
-from ops.nginx import OPEN, AccessPolicy, NginxValues, Tls, pools, write_nginx
+from ops.nginx import OPEN, AccessPolicy, Tls, pools, write_nginx
 from ops.planning import IN_DOCKER, Addresses, chat, described, front_processes, make_plan, precision, share
 from tests.fakes.http_server import Handler, answering
 
-from .running_nginx import running_nginx
+from .running_nginx import running_nginx, values_in
 
 ADDRESSES = Addresses(
     "unix:/run/x/triton-{i}.http",
@@ -71,24 +71,12 @@ def test_too_few_instances() -> None:
         plan(1, "mini-whisper", "random-base")
 
 
-def values_in(folder: Path) -> NginxValues:
-    """Listeners of nobody, and no instance's own."""
-    return NginxValues(
-        run=f"{folder}/run",
-        listen="127.0.0.1",
-        port=9001,
-        kserve=9002,
-        grpc=9003,
-        internal=f"unix:{folder}/inner",
-        metrics=f"unix:{folder}/metrics",
-        max_body="1m",
-    )
-
-
 def nginx_accepts(folder: Path, access: AccessPolicy, made: Deployment | None = None) -> str:
     """Render everything for a plan, by default of two pools, and run nginx -t on it; pools.conf."""
     (folder / "run").mkdir()
-    values = replace(values_in(folder), instance_http=0 if made else 9010, instance_grpc=0 if made else 9020)
+    values = replace(
+        values_in(folder, 9001), instance_http=0 if made else 9010, instance_grpc=0 if made else 9020
+    )
     main = write_nginx(folder, values, access, made or plan(3, "mini-whisper", "random-base"))
     assert not any("${" in path.read_text() for path in folder.glob("*.conf"))
     done = subprocess.run(
@@ -134,9 +122,7 @@ def test_nginx_accepts_the_rendered_files(tmp_path: Path, access: AccessPolicy) 
 
 def test_instances_have_ports_of_their_own() -> None:
     """Where they are asked for: a line to listen at, and a route by port, for each."""
-    values = NginxValues(
-        run="/r", listen="0.0.0.0", port=1, kserve=2, grpc=3, internal=4, metrics=5, max_body="1m"
-    )
+    values = replace(values_in(Path("/r"), 1), listen="0.0.0.0")
     assert set(values.instances(2).values()) == {""}
     found = replace(values, instance_http=8010, instance_grpc=8020).instances(2)
     assert found["KSERVE_PORTS"] == "listen 0.0.0.0:8010; listen 0.0.0.0:8011;"
@@ -222,9 +208,8 @@ def test_hosts_of_a_stack_without_keys(hosts: str, says: str) -> None:
 
 def test_the_inner_listener_asks_for_its_key(tmp_path: Path) -> None:
     """Where it is a port, which others could reach."""
-    values = replace(values_in(tmp_path), internal="127.0.0.1:4")
     for key in ("", "abc"):
-        write_nginx(tmp_path, values, OPEN, replace(plan(1, "mini-whisper"), inner_key=key))
+        write_nginx(tmp_path, values_in(tmp_path, 1), OPEN, replace(plan(1, "mini-whisper"), inner_key=key))
         assert (
             'if ($http_x_conch_inner != "abc") { return 403; }' in (tmp_path / "nginx.conf").read_text()
         ) is bool(key)
