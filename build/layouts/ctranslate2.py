@@ -21,7 +21,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from build.layouts.whisper import Extras, write_huggingface
+from build.layouts.whisper import write_huggingface
 
 TYPES = {0: torch.float32, 1: torch.int8, 2: torch.int16, 3: torch.int32, 4: torch.float16, 5: torch.bfloat16}
 VERSION = 6
@@ -157,21 +157,21 @@ def convert(source: Path, target: Path, model_name: str) -> None:
     """Convert a CTranslate2 folder into a Hugging Face one."""
     variables = read(source / "model.bin")
     state = state_of(variables)
-    config: dict[str, Any] = (
-        json.loads((source / "config.json").read_text("utf-8")) if (source / "config.json").exists() else {}
-    )
-    tokenizer = (
-        Tokenizer.from_file(str(source / "tokenizer.json")) if (source / "tokenizer.json").exists() else None
-    )
-    heads = (
-        int(variables["encoder/num_heads"])
-        if "encoder/num_heads" in variables
-        else state["decoder.token_embedding.weight"].shape[1] // 64
-    )
-    suppressed = [token for token in (config.get("suppress_ids") or []) if token >= 0]
-    checkpoint = {"dims": dims_of(state, heads), "model_state_dict": state}
+    settings, vocabulary = source / "config.json", source / "tokenizer.json"
+    config: dict[str, Any] = json.loads(settings.read_text("utf-8")) if settings.exists() else {}
+    heads = variables.get("encoder/num_heads")
+    width = state["decoder.token_embedding.weight"].shape[1]
+    checkpoint = {
+        "dims": dims_of(state, width // 64 if heads is None else int(heads)),
+        "model_state_dict": state,
+    }
     write_huggingface(
-        checkpoint, target, model_name, Extras(tokenizer, suppressed or None, config.get("alignment_heads"))
+        checkpoint,
+        target,
+        model_name,
+        tokenizer=Tokenizer.from_file(str(vocabulary)) if vocabulary.exists() else None,
+        suppress=[token for token in (config.get("suppress_ids") or []) if token >= 0],
+        heads=config.get("alignment_heads"),
     )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -115,24 +114,19 @@ def alignment_heads(model_name: str, dims: dict[str, int]) -> list[list[int]]:
     )
 
 
-@dataclass(frozen=True)
-class Extras:
-    """What a checkpoint may have besides tensors; missing parts are made from the vocabulary size and the
-    model's name.
-    """
-
-    tokenizer: Tokenizer | None = None
-    suppress: list[int] | None = None
-    heads: list[list[int]] | None = None
-
-
 def write_huggingface(
-    checkpoint: dict[str, Any], folder: Path, model_name: str, extras: Extras | None = None
+    checkpoint: dict[str, Any],
+    folder: Path,
+    model_name: str,
+    *,
+    tokenizer: Tokenizer | None = None,
+    suppress: list[int] | None = None,
+    heads: list[list[int]] | None = None,
 ) -> None:
     """Write a Hugging Face folder from OpenAI's .pt: weights, configuration, suppressed tokens, vocabulary,
-    and alignment heads if known.
+    and alignment heads if known. What is not given is made from the vocabulary size and the model's name.
     """
-    dims, extras = checkpoint["dims"], extras or Extras()
+    dims = checkpoint["dims"]
     state = {
         to_huggingface(name): tensor.half().contiguous()
         for name, tensor in checkpoint["model_state_dict"].items()
@@ -140,15 +134,15 @@ def write_huggingface(
     }
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
     languages, multilingual = languages_of(dims["n_vocab"])
-    tokenizer = extras.tokenizer or whisper_tokenizer(languages, multilingual=multilingual)
+    tokenizer = tokenizer or whisper_tokenizer(languages, multilingual=multilingual)
     config = config_of(dims)
-    heads = extras.heads or alignment_heads(model_name, dims)
+    heads = heads or alignment_heads(model_name, dims)
     ids = {
         key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
     }
     generation = {
         **ids,
-        "suppress_tokens": extras.suppress or non_speech_ids(tokenizer),
+        "suppress_tokens": suppress or non_speech_ids(tokenizer),
         "max_length": dims["n_text_ctx"],
     }
     for name, data in (

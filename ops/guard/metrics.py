@@ -31,36 +31,27 @@ TRITON_SECONDS = 1.0
 OWN = re.compile(rb"(?:# (?:HELP|TYPE) )?nv_(?!inference_)")
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 DEATHS = ("from outside", "by itself")
-# Triton's statistics that become counters: a name, what it says, and where it stands in a model's row: the
-# value of the label (its name last), the path of keys, and what one of it is in the counter's unit.
-NS = 1e-9
-TRITON: tuple[tuple[str, str, str, tuple[tuple[str, tuple[str, ...], float], ...]], ...] = (
+# Triton's statistics that become counters: a name, what it says, a label, and by the label's value where it
+# stands in a model's row; ns become seconds.
+TRITON: tuple[tuple[str, str, str, dict[str, str]], ...] = (
     (
         "conch_triton_inferences",
         "Requests that Triton has answered, by outcome",
         "outcome",
-        (
-            ("success", ("inference_stats", "success", "count"), 1),
-            ("failure", ("inference_stats", "fail", "count"), 1),
-        ),
+        {"success": "inference_stats.success.count", "failure": "inference_stats.fail.count"},
     ),
     (
         "conch_triton_request_seconds",
         "Time of Triton's requests by phase, in all; queue: until the model took them",
         "phase",
-        (
-            ("queue", ("inference_stats", "queue", "ns"), NS),
-            ("input", ("inference_stats", "compute_input", "ns"), NS),
-            ("infer", ("inference_stats", "compute_infer", "ns"), NS),
-            ("output", ("inference_stats", "compute_output", "ns"), NS),
-        ),
+        {
+            "queue": "inference_stats.queue.ns",
+            "input": "inference_stats.compute_input.ns",
+            "infer": "inference_stats.compute_infer.ns",
+            "output": "inference_stats.compute_output.ns",
+        },
     ),
-    (
-        "conch_triton_executions",
-        "Batches of requests that a model was given",
-        "",
-        (("", ("execution_count",), 1),),
-    ),
+    ("conch_triton_executions", "Batches of requests that a model was given", "", {"": "execution_count"}),
 )
 
 
@@ -146,12 +137,12 @@ def counted(statistics: Mapping[str, Any]) -> Iterator[Metric]:
     for name, says, label, rows in TRITON:
         family = CounterMetricFamily(name, says, labels=["triton_model", *filter(None, [label])])
         for model in statistics["model_stats"]:
-            for value, keys, unit in rows:
-                family.add_metric([model["name"], *filter(None, [value])], _at(model, keys) * unit)
+            for value, path in rows.items():
+                family.add_metric([model["name"], *filter(None, [value])], _at(model, path))
         yield family
 
 
-def _at(row: Any, keys: tuple[str, ...]) -> float:
-    for key in keys:
+def _at(row: Any, path: str) -> float:
+    for key in path.split("."):
         row = row.get(key, {})
-    return float(row or 0)
+    return float(row or 0) * (1e-9 if path.endswith(".ns") else 1)

@@ -178,7 +178,7 @@ def test_normalised_log_probabilities_are_refused(tmp_path: Path) -> None:
     """They would all be 0."""
     config = ModelConfig()
     config.parameters["normalize_log_probs"].string_value = "true"
-    found = findings(config, Engines.of(load_recipe(CATALOG["mini-t5"], "trtllm"), tmp_path))
+    found = findings(config, Engines(load_recipe(CATALOG["mini-t5"], "trtllm"), tmp_path))
     assert any("normalize_log_probs is not false" in finding for finding in found)
 
 

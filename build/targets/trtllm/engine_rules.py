@@ -35,24 +35,20 @@ STRATEGIES = ("inflight_fused_batching", "inflight_batching", "V1")
 
 @dataclass(frozen=True)
 class Engines:
-    """The engine folder of a bundle: build configurations by engine name."""
+    """The engine folder of a bundle, with build configurations by engine name, and its recipe."""
 
+    recipe: Recipe
     folder: Path
-    kind: str
-    world_size: int
-    visual_features: int
-    prompt_rows: int
 
-    @classmethod
-    def of(cls, recipe: Recipe, folder: Path) -> Engines:
-        """Return the engines that a recipe builds."""
-        return cls(
-            folder,
-            recipe.kind,
-            world_size(recipe.parameters),
-            int(recipe.parameters.get("visual_features", 0)),
-            prompt_rows(recipe.parameters),
-        )
+    @property
+    def encodes(self) -> bool:
+        """Tell whether there is an encoder besides the decoder."""
+        return self.recipe.kind == "encoder-decoder"
+
+    @property
+    def visual_features(self) -> int:
+        """Return the rows of one picture that they are built for; 0 if they read none."""
+        return int(self.recipe.parameters.get("visual_features", 0))
 
     def limits(self, name: str) -> dict[str, Any]:
         """Return the limits that trtllm-build was given; empty if there is no such engine."""
@@ -98,38 +94,36 @@ def _form(config: model_config_pb2.ModelConfig) -> Iterator[str]:
 
 def _paths(config: model_config_pb2.ModelConfig, engines: Engines) -> Iterator[str]:
     wanted = {"gpt_model_path": "decoder", "encoder_model_path": "encoder"}
+    ranks = world_size(engines.recipe.parameters)
     for key, name in wanted.items():
         path = parameter(config, key)
-        if name == "encoder" and engines.kind != "encoder-decoder":
+        if name == "encoder" and not engines.encodes:
             if path:
-                yield f"encoder_model_path is set for a {engines.kind} model; remove it"
+                yield f"encoder_model_path is set for a {engines.recipe.kind} model; remove it"
         elif not path or not (Path(path) / "config.json").is_file():
             yield (
                 f"{key} is {path!r}, which has no engine, and the backend would start without one; set it to "
                 f"the bundle's engine/{name}"
             )
-        elif lacking := [
-            rank for rank in range(engines.world_size) if not (Path(path) / f"rank{rank}.engine").is_file()
-        ]:
+        elif lacking := [rank for rank in range(ranks) if not (Path(path) / f"rank{rank}.engine").is_file()]:
             yield (
-                f"{path} lacks rank{lacking[0]}.engine of {engines.world_size}; build the bundle again with "
+                f"{path} lacks rank{lacking[0]}.engine of {ranks}; build the bundle again with "
                 "the same TP_SIZE and PP_SIZE"
             )
 
 
 def _cache(config: model_config_pb2.ModelConfig, engines: Engines) -> Iterator[str]:
-    cross, encoder = parameter(config, "cross_kv_cache_fraction"), engines.kind == "encoder-decoder"
+    cross, encoder = parameter(config, "cross_kv_cache_fraction"), engines.encodes
+    kind = engines.recipe.kind
     if encoder and not _fraction(cross):
         yield (
             f"cross_kv_cache_fraction is {cross!r}; an encoder-decoder needs one between 0 and 1, such as 0.5"
         )
     if not encoder and cross:
-        yield (
-            f"cross_kv_cache_fraction is set for a {engines.kind} model, which the backend refuses; remove it"
-        )
+        yield (f"cross_kv_cache_fraction is set for a {kind} model, which the backend refuses; remove it")
     if encoder and parameter(config, "enable_kv_cache_reuse") not in NO:
         yield (
-            f"enable_kv_cache_reuse must be false for a {engines.kind} model: equal ids there do not mean "
+            f"enable_kv_cache_reuse must be false for a {kind} model: equal ids there do not mean "
             "equal inputs; set it to false"
         )
     if not _fraction(share := parameter(config, "kv_cache_free_gpu_mem_fraction")):
@@ -167,17 +161,17 @@ def _sizes(config: model_config_pb2.ModelConfig, engines: Engines) -> Iterator[s
             f"{encoder['max_input_len']}; "
             "build both with the same max_input_len"
         )
-    if engines.kind == "multimodal" and decoder:
+    if engines.recipe.kind == "multimodal" and decoder:
         yield from _pictures(decoder, engines)
 
 
 def _pictures(decoder: dict[str, Any], engines: Engines) -> Iterator[str]:
     rows, batch = decoder["max_prompt_embedding_table_size"], decoder["max_batch_size"]
-    if rows != batch * engines.prompt_rows:
-        each = engines.visual_features
+    most, each = prompt_rows(engines.recipe.parameters), engines.visual_features
+    if rows != batch * most:
         yield (
             f"the prompt table has {rows} rows; it must have batch × features of a picture × pictures of a "
-            f"request, {batch} × {each} × {engines.prompt_rows // each}; build the bundle again"
+            f"request, {batch} × {each} × {most // each}; build the bundle again"
         )
     if (found := PicturePrompt.load(engines.folder).rows) != engines.visual_features:
         yield (
@@ -199,6 +193,8 @@ def cuda_pool_bytes(engines: Engines) -> int:
     hidden = json.loads((engines.folder / "decoder" / "config.json").read_text("utf-8"))["pretrained_config"][
         "hidden_size"
     ]
-    table = engines.limits("decoder")["max_batch_size"] * engines.prompt_rows * int(hidden) * 2
+    table = (
+        engines.limits("decoder")["max_batch_size"] * prompt_rows(engines.recipe.parameters) * int(hidden) * 2
+    )
     mebibytes: int = max(64, -(-2 * table // (1 << 20)))
     return mebibytes << 20

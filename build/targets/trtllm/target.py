@@ -62,7 +62,7 @@ class TensorRtLlm(InImage):
         narrow(repository, parse_config(repository / ENGINE / "config.pbtxt"))
 
     def serving(self, recipe: Recipe, bundle: Path, home: Path) -> Serving:
-        engines = Engines.of(recipe, bundle / "engine")
+        engines = Engines(recipe, bundle / "engine")
         config = parse_config(bundle / "repository" / ENGINE / "config.pbtxt")
         for key in ("gpt_model_path", "encoder_model_path"):  # as they will be once the bundle has its name
             if key in config.parameters:
@@ -70,7 +70,7 @@ class TensorRtLlm(InImage):
                 config.parameters[key].string_value = path.replace(str(home / "engine"), str(engines.folder))
         if wrong := findings(config, engines):
             raise BuildError("; ".join(wrong))
-        return Serving(engines.world_size, cuda_pool_bytes(engines), mpi=True)
+        return Serving(self.ranks(recipe), cuda_pool_bytes(engines), mpi=True)
 
 
 TARGET = TensorRtLlm()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -102,15 +102,14 @@ class GrpcFront(grpc.GenericRpcHandler):  # type: ignore[misc]
         """Answer metadata, configuration, statistics, health."""
         async with _statuses(context):
             ask = self._ask(method, request, context)
-            return await self.relay.run(Call("", str, ask, _handed(context), reads=True))
+            return await self.relay.run(Call("", str, ask, HANDED in _given(context), reads=True))
         raise AssertionError  # abort raises
 
     async def _infer(self, data: bytes, context: Any) -> bytes:
         started, model, code = time.perf_counter(), "unknown", "failed"
         async with _statuses(context):
             try:
-                request = _parsed(data)
-                metadata = dict(context.invocation_metadata() or ())
+                request, metadata = _parsed(data), _given(context)
                 until = patience(metadata)
                 handed = HANDED in metadata
                 contract = await self._contract(request.model_name, until, len(data), handed=handed)
@@ -133,7 +132,7 @@ class GrpcFront(grpc.GenericRpcHandler):  # type: ignore[misc]
             raise RequestRefused(f"model {contract.name!r} is decoupled; use ModelStreamInfer")
         if request.model_version and not request.model_version.isdecimal():  # it becomes part of a path
             raise RequestRefused("model_version must be a number")
-        metadata = dict(context.invocation_metadata() or ())
+        metadata = _given(context)
         checked = check(contract, request, naming(metadata.get("x-request-id")))
         version = f"/versions/{request.model_version}" if request.model_version else ""
         path = f"/v2/models/{contract.name}{version}/infer"
@@ -160,7 +159,7 @@ class GrpcFront(grpc.GenericRpcHandler):  # type: ignore[misc]
     def _ask(self, method: str, data: bytes, context: Any) -> Callable[[RelayTarget], Any]:
         async def ask(target: RelayTarget) -> bytes:
             own = target is self.relay.life
-            passed = _metadata(context.invocation_metadata(), handed=not own)
+            passed = _metadata(_given(context), handed=not own)
             try:
                 answer: bytes = await target.grpc.unary_unary(method)(
                     data, metadata=passed, timeout=context.time_remaining()
@@ -183,10 +182,10 @@ class GrpcFront(grpc.GenericRpcHandler):  # type: ignore[misc]
         server.
         """
         async with _statuses(context):
-            target = await self._server(dict(context.invocation_metadata() or ()))
+            target = await self._server(_given(context))
             life = self.relay.life if target is self.relay.life else None
             call = target.grpc.stream_stream(SERVICE + "ModelStreamInfer")(
-                metadata=_metadata(context.invocation_metadata(), handed=life is None)
+                metadata=_metadata(_given(context), handed=life is None)
             )
             flight: Call[Any] = Call("stream", lambda: "", lambda _: None)  # type: ignore[arg-type,return-value]
             if life:
@@ -323,12 +322,12 @@ def _parsed(data: bytes) -> service_pb2.ModelInferRequest:
         raise RequestRefused("the message is not a ModelInferRequest") from None
 
 
-def _handed(context: Any) -> bool:
-    return any(name == HANDED for name, _ in context.invocation_metadata() or ())
+def _given(context: Any) -> dict[str, str]:
+    """Return a call's metadata."""
+    return dict(context.invocation_metadata() or ())
 
 
-def _metadata(given: Iterable[tuple[str, str]] | None, *, handed: bool) -> list[tuple[str, str]]:
-    metadata = dict(given or ())
+def _metadata(metadata: Mapping[str, str], *, handed: bool) -> list[tuple[str, str]]:
     kept = passed_on(metadata) | {name: metadata[name] for name in ("triton_grpc_error",) if name in metadata}
     return [*kept.items(), *([(HANDED, "1")] if handed else [])]
 

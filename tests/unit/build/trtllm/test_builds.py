@@ -150,7 +150,7 @@ def test_another_file_of_the_same_source(image: TrtLlmBuilderImage, places: Plac
     folder.mkdir(parents=True)
     for name in ("a.pt", "b.pt"):
         (folder / name).write_bytes(b"")
-        source_of(replace(job, model=replace(model, file=name)), Weights(folder, "", ""))
+        source_of(replace(job, model=replace(model, file=name)), Weights(folder, ""))
         assert (folder / "large-v2.pt").readlink() == Path(name)
 
 
@@ -163,14 +163,14 @@ def test_a_checkpoint_inside_a_folder_is_found(image: TrtLlmBuilderImage, places
             (folder / name / half).mkdir(parents=True)
             (folder / name / half / "config.json").write_text("{}")
         if name == "v2":
-            assert source_of(job, Weights(folder, "", "")) == str(folder / "v2")
+            assert source_of(job, Weights(folder, "")) == str(folder / "v2")
     with pytest.raises(
         BuildError,
         match=r"holds 2 checkpoints with encoder/ and decoder/ \(v2, v2-turbo\); name one with `folder`",
     ):
-        source_of(job, Weights(folder, "", ""))
+        source_of(job, Weights(folder, ""))
     named = replace(job, model=replace(job.model, folder="v2-turbo"))
-    assert source_of(named, Weights(folder, "", "")) == str(folder / "v2-turbo")
+    assert source_of(named, Weights(folder, "")) == str(folder / "v2-turbo")
 
 
 def test_bounds_of_the_cache_are_filled_where_they_are_given(image: TrtLlmBuilderImage) -> None:
@@ -203,7 +203,7 @@ def rendered(model: Model, bundle: Path, ranks: int, tp_size: int) -> None:
     """Check the configurations: the official schema, no placeholder, the backend's rules."""
     text = (bundle / "repository/tensorrt_llm_stream/config.pbtxt").read_text()
     config = text_format.Parse(text, ModelConfig())
-    engines = Engines.of(load_recipe(model, "trtllm", {"TP_SIZE": str(tp_size)}), bundle / "engine")
+    engines = Engines(load_recipe(model, "trtllm", {"TP_SIZE": str(tp_size)}), bundle / "engine")
     assert "${" not in text
     assert findings(config, engines) == []
     assert ranks == tp_size
@@ -211,7 +211,7 @@ def rendered(model: Model, bundle: Path, ranks: int, tp_size: int) -> None:
     face = parse_config(bundle / "repository/tensorrt_llm/config.pbtxt")
     assert {tensor.name for tensor in face.input} == {tensor.name for tensor in config.input}
     assert {tensor.name for tensor in face.output} == {tensor.name for tensor in config.output}
-    assert ("cross_kv_cache_fraction" in config.parameters) is (engines.kind == "encoder-decoder")
+    assert ("cross_kv_cache_fraction" in config.parameters) is engines.encodes
     assert all(key in config.parameters for key in EMPTY)
 
 
@@ -283,8 +283,8 @@ def test_pictures_get_memory_between_models(finished: Places) -> None:
     manifest = read_manifest(finished.bundle("llava-1.5-7b", "trtllm"))
     assert manifest
     assert manifest.serving.cuda_pool_bytes == 2 * 8 * 3 * 576 * 4096 * 2
-    whisper = Engines(Path("/nowhere"), "encoder-decoder", 1, 0, 0)
-    assert cuda_pool_bytes(whisper) == 0
+    whisper = load_recipe(CATALOG["mini-whisper"], "trtllm")
+    assert cuda_pool_bytes(Engines(whisper, Path("/nowhere"))) == 0
 
 
 def test_what_a_facade_knows_of_pictures(finished: Places) -> None:

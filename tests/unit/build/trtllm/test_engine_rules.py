@@ -128,7 +128,7 @@ def test_mutations_are_refused(
     )
     config, engines = (
         text_format.Parse(text, ModelConfig()),
-        Engines.of(load_recipe(CATALOG[model_id], "trtllm"), engine),
+        Engines(load_recipe(CATALOG[model_id], "trtllm"), engine),
     )
     assert findings(config, engines) == []
     mutation(config, engine)
