@@ -20,7 +20,7 @@ from .bundle import Built, build, made_elsewhere
 from .catalog import CatalogError, Model, known, load_catalog, select, target_of
 from .download import FetchError
 from .plan import BuildError, Places, plan_job
-from .toolchain import TemplateError, Unfit
+from .targets import TemplateError, Unfit
 
 EXPORT_BYTES = 6 << 30  # memory that has to be free for each export that runs
 CGROUP = Path("/sys/fs/cgroup")

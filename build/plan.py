@@ -20,7 +20,6 @@ from conch.toolchain import Identity
 from . import targets
 from .catalog import ROOT, Model
 from .commands import BuildSteps, Command, work
-from .lock import Lock
 from .recipes import Recipe, load_recipe
 from .sources import pinned
 from .steps import run_step
@@ -91,7 +90,7 @@ class BuildJob:
         engine = {
             "source": self.model.source,
             "form": {"layout": self.model.layout, "folder": self.model.folder, "file": self.model.file},
-            "weights": pinned(self.model, Lock(self.places.weights / "catalog.lock")),
+            "weights": pinned(self.model, self.places.weights),
             "conversions": [
                 [command.argv for command in conversion.commands] for conversion in self.work.conversions
             ],

@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx2
+from filelock import FileLock
 from huggingface_hub import HfApi, hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError
 
@@ -24,7 +26,6 @@ from conch import proxies
 from .catalog import ROOT, CatalogError, Model
 from .download import FetchError, download, require_space, sha256_of
 from .families import family_types
-from .lock import Lock
 from .packages import PackageError, files_of
 
 
@@ -56,7 +57,31 @@ def _hash_of(files: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(dict(sorted(files.items()))).encode()).hexdigest()
 
 
-def pinned(model: Model, lock: Lock) -> str | None:
+def _locked(weights: Path) -> dict[str, Any]:
+    """Read catalog.lock: the revision and file hashes that each model's first fetch found, and that later
+    fetches require.
+    """
+    path = weights / "catalog.lock"
+    return dict(json.loads(path.read_text("utf-8"))) if path.exists() else {}
+
+
+def _lock(weights: Path, model_id: str, entry: Mapping[str, Any]) -> None:
+    """Record a model's entry. Safe with concurrent builders."""
+    path = weights / "catalog.lock"
+    weights.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{path}.guard"):
+        partial = path.with_suffix(".partial")
+        entries = {**_locked(weights), model_id: entry}
+        partial.write_text(json.dumps(entries, indent=2, sort_keys=True) + "\n", "utf-8")
+        partial.replace(path)
+
+
+def _follows(entry: Mapping[str, Any], model: Model) -> bool:
+    """Tell whether an entry is of the source and revision that the catalog names."""
+    return (entry["source"], entry.get("asked", "main")) == (model.source, _asked(model))
+
+
+def pinned(model: Model, weights: Path) -> str | None:
     """Return the identity of a model's weights if it is known without the network: a hash, a locked revision,
     a seed.
     """
@@ -69,12 +94,8 @@ def pinned(model: Model, lock: Lock) -> str | None:
         return model.sha256
     if kind == "pypi":
         return _hash_of(model.hashes)
-    entry = lock.get(model.id)
-    return (
-        entry["revision"]
-        if entry and (entry["source"], entry.get("asked", "main")) == (model.source, _asked(model))
-        else None
-    )
+    entry = _locked(weights).get(model.id)
+    return str(entry["revision"]) if entry and _follows(entry, model) else None
 
 
 def _asked(model: Model) -> str:
@@ -216,13 +237,10 @@ def _from_hub(
     """Fetch a snapshot of a hub repository with HF_ENDPOINT and HF_TOKEN; makes no request if catalog.lock is
     satisfied.
     """
-    lock, folder = Lock(weights / "catalog.lock"), weights / model.id
-    entry = lock.get(model.id)
-    if entry and (entry["source"], entry.get("asked", "main")) != (model.source, _asked(model)):
-        locked, wanted = (
-            f"{entry['source']} at {entry.get('asked', 'main')}",
-            f"{model.source} at {_asked(model)}",
-        )
+    folder, entry = weights / model.id, _locked(weights).get(model.id)
+    if entry and not _follows(entry, model):
+        locked = f"{entry['source']} at {entry.get('asked', 'main')}"
+        wanted = f"{model.source} at {_asked(model)}"
         raise FetchError(
             f"{model.id}: catalog.lock pins {locked}, the catalog says {wanted}; if that is meant, remove "
             "the entry from the lock"
@@ -243,16 +261,8 @@ def _from_hub(
             f"hf:{repository}@{revision}: files differ from catalog.lock; if that is meant, remove the entry "
             f"{model.id!r} from it"
         )
-    lock.put(
-        model.id,
-        {
-            "source": model.source,
-            "asked": _asked(model),
-            "revision": revision,
-            "patterns": [*patterns],
-            "files": files,
-        },
-    )
+    found = {"source": model.source, "asked": _asked(model), "revision": revision}
+    _lock(weights, model.id, {**found, "patterns": [*patterns], "files": files})
     return Weights(folder, _hash_of(files), _size(folder, files))
 
 

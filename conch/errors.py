@@ -18,13 +18,8 @@ class ApiError(Exception):
         retry_after: int | None = None,
     ) -> None:
         super().__init__(message)
-        self.status, self.message, self.param, self.code, self.retry_after = (
-            status,
-            message,
-            param,
-            code,
-            retry_after,
-        )
+        self.status, self.message, self.param = status, message, param
+        self.code, self.retry_after = code, retry_after
 
 
 def invalid(param: str | None, message: str) -> ApiError:

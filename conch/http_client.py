@@ -107,7 +107,9 @@ class HttpResponse:
 
 
 class ClientConnection(asyncio.Protocol):
-    """One connection, which carries one request at a time."""
+    """One connection, which carries one request at a time. Methods named on_… are httptools' callbacks, those
+    of connections and data asyncio's.
+    """
 
     transport: asyncio.Transport
 
@@ -118,7 +120,6 @@ class ClientConnection(asyncio.Protocol):
         self.idle_since = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Implement asyncio's protocol."""
         self.transport = cast(asyncio.Transport, transport)
         if not self.client.address.startswith("unix:"):  # a host that is cut off sends no word
             transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -144,7 +145,6 @@ class ClientConnection(asyncio.Protocol):
             self.transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
-        """Implement asyncio's protocol."""
         self.fresh = False
         if not self.answer:  # nothing was asked
             self.transport.abort()
@@ -155,22 +155,18 @@ class ClientConnection(asyncio.Protocol):
             self.transport.abort()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Implement httptools' callback."""
         if self.answer:
             self.answer.headers.append((name.decode("latin-1").lower(), value.decode("latin-1")))
 
     def on_headers_complete(self) -> None:
-        """Implement httptools' callback."""
         if self.answer:
             self.answer.begin(self.parser.get_status_code())
 
     def on_body(self, body: bytes) -> None:
-        """Implement httptools' callback."""
         if self.answer:
             self.answer.add(body)
 
     def on_message_complete(self) -> None:
-        """Implement httptools' callback."""
         if not self.answer:
             return
         keep = self.parser.should_keep_alive() and not self.client.closing
@@ -183,7 +179,6 @@ class ClientConnection(asyncio.Protocol):
             self.transport.close()
 
     def connection_lost(self, _: Exception | None) -> None:
-        """Implement asyncio's protocol."""
         self.client.forget(self)
         if self.answer:
             self.answer.end(broken=True, fresh=self.fresh)

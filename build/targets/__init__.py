@@ -26,6 +26,14 @@ if TYPE_CHECKING:
 EXPORTERS = ("build/checkpoints", "build/pictures", "serving/architectures")
 
 
+class TemplateError(Exception):
+    """The template does not fit this version of Conch; the message names placeholder and remedy."""
+
+
+class Unfit(Exception):
+    """Toolchain or machine do not match the recipe; one sentence for each finding."""
+
+
 class Target:
     """What builds and plans ask of a target. The defaults suit one of Python packages that needs no GPU; its
     toolchain is the one of the same name in `conch.toolchains`.

@@ -19,11 +19,11 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from build.catalog import ROOT, CatalogError, load_catalog
 from build.plan import Places, plan_job
 from build.recipes import load_recipe
+from build.targets import Unfit
 from build.targets.trtllm.engine_rules import Engines, findings
 from build.targets.trtllm.image import TrtLlmBuilderImage
 from build.targets.trtllm.preflight import check
 from build.tensors import NEEDED, parse_config
-from build.toolchain import Unfit
 from conch.driver import toolkit_findings
 from conch.toolchain import ToolchainError
 from serving.text.facade import ENGINE, ENGINE_OUTPUTS

@@ -1,11 +1,14 @@
-"""Check a command line against the tool's own --help."""
+"""Check a command line against the tool's own --help, and a machine against an image."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from ...toolchain import Unfit
+from conch.driver import Needs, driver, driver_findings
+from conch.gpus import Gpu
+
+from .. import Unfit
 
 REMEDY = "use the image of docker/server.Dockerfile"
 
@@ -40,3 +43,12 @@ def require(family: str, findings: Iterable[str]) -> None:
     """
     if listed := "\n".join(f"  - {finding}" for finding in findings):
         raise Unfit(f"this image cannot build family {family}:\n{listed}")
+
+
+def gpu_findings(found: Sequence[Gpu], needs: Needs) -> Iterator[str]:
+    """Return why an image cannot use these GPUs."""
+    if not found:
+        yield (
+            "nvidia-smi shows no GPU; start the container with GPUs (docs/docker.md), or use TARGET=openvino"
+        )
+    yield from driver_findings(driver(), [gpu.name for gpu in found], needs)

@@ -7,14 +7,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from conch.driver import driver, driver_findings
 from conch.gpus import gpus
 from conch.nvidia_images import TensorRtImage, needs_of
 
 from ...commands import BuildSteps
 from ...recipes import Recipe, TritonModel
 from .. import EXPORTERS
-from ..nvidia.options import REMEDY, misfits, require
+from ..nvidia.options import REMEDY, gpu_findings, misfits, require
 from ..nvidia.target import InImage
 from .models import configured, write
 from .plans import Plan, Plans, PlanTensor, command
@@ -67,13 +66,7 @@ def _findings(image: TensorRtImage, precision: str, devices: str) -> Iterator[st
         )
         argv = command(str(image.trtexec), Path("a.onnx"), asked, Path("a.plan"), Path("a.cache"), precision)
         yield from (f"{image.trtexec}: {wrong}; {REMEDY}" for wrong in misfits(argv[1:], text))
-    found = gpus(devices)
-    if not found:
-        yield (
-            "nvidia-smi shows no GPU; start the container with GPUs (docs/docker.md), or use TARGET=openvino"
-        )
-    needs = needs_of(os.environ.get("CONCH_BASE_IMAGE", ""))
-    yield from driver_findings(driver(), [gpu.name for gpu in found], needs)
+    yield from gpu_findings(gpus(devices), needs_of(os.environ.get("CONCH_BASE_IMAGE", "")))
 
 
 TARGET = TensorRt()

@@ -14,7 +14,7 @@ from tritonclient.grpc import model_config_pb2
 from conch.names import ENGINE
 
 from ...recipes import Recipe
-from ...toolchain import TemplateError
+from .. import TemplateError
 
 PLACEHOLDER = re.compile(r"\$\{(\w+)\}")
 TABLES = tomllib.loads(Path(__file__).with_name("placeholders.toml").read_text("utf-8"))

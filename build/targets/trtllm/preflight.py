@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from conch.driver import Needs, driver, driver_findings
+from conch.driver import Needs
 from conch.gpus import Gpu, gpus
 from conch.nvidia_images import RELEASES, Release, help_of, needs_of
 
 from ...commands import FOLDERS, BuildSteps, Command
 from ...recipes import Recipe
 from ...tensors import misfits as tensor_misfits
-from ...toolchain import TemplateError
-from ..nvidia.options import REMEDY, misfits, require
+from .. import TemplateError
+from ..nvidia.options import REMEDY, gpu_findings, misfits, require
 from .engine_config import fill, missing_placeholders, unknown_placeholders
 from .image import SCRIPTS, TrtLlmBuilderImage
 from .limits import world_size
@@ -104,17 +104,12 @@ def _machine(recipe: Recipe, found: Sequence[Gpu], numbers: int, needs: Needs) -
     """Check GPU memory: one GPU builds every rank in turn and holds that rank's weights, as plan, with room
     to try kernels. Unknown memory is ignored.
     """
-    if not found:
-        yield (
-            "nvidia-smi shows no GPU; start the container with GPUs (docs/docker.md), or use TARGET=openvino"
-        )
-        return
-    yield from driver_findings(driver(), [gpu.name for gpu in found], needs)
+    yield from gpu_findings(found, needs)
     width = WIDTH.get(
         str(recipe.parameters.get("weight_only")), 4 if recipe.parameters.get("precision") == "float32" else 2
     )
     need = 1.2 * width * numbers / world_size(recipe.parameters) / (1 << 20) + 1024
-    if found[0].memory is not None and found[0].memory < need:
+    if found and found[0].memory is not None and found[0].memory < need:
         yield (
             f"{found[0].name} has {found[0].memory} MiB, building needs about {need:.0f}; use a larger GPU, "
             "WEIGHT_ONLY=int8, or TP_SIZE=2"

@@ -17,7 +17,7 @@ from ...commands import BuildSteps
 from ...plan import BuildError
 from ...recipes import Recipe, TritonModel, Value
 from ...tensors import misfits, narrow, parse_config
-from ...toolchain import TemplateError
+from .. import TemplateError
 from ..nvidia.target import InImage
 from .engine_config import fill
 from .engine_rules import Engines, cuda_pool_bytes, findings

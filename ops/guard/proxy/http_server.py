@@ -65,7 +65,7 @@ def _head(status: int, headers: Headers, last: str) -> bytes:
 
 class Connection(asyncio.Protocol):
     """One connection: requests are answered one after another. Bodies of more than `most_bytes` end it with a
-    413.
+    413. Methods named on_… are httptools' callbacks, those of connections, data and writing asyncio's.
     """
 
     transport: asyncio.Transport
@@ -82,37 +82,30 @@ class Connection(asyncio.Protocol):
         self.room.set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Implement asyncio's protocol."""
         self.transport = cast(asyncio.Transport, transport)
         self.all_open.add(self)
 
     def data_received(self, data: bytes) -> None:
-        """Implement asyncio's protocol."""
         try:
             self.parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self.transport.close()
 
     def on_message_begin(self) -> None:
-        """Implement httptools' callback."""
         self.url, self.headers, self.parts, self.size = b"", dict[str, str](), list[bytes](), 0
 
     def on_url(self, url: bytes) -> None:
-        """Implement httptools' callback."""
         self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Implement httptools' callback."""
         self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_body(self, body: bytes) -> None:
-        """Implement httptools' callback."""
         self.size += len(body)
         if self.size <= self.most_bytes:
             self.parts.append(body)
 
     def on_message_complete(self) -> None:
-        """Implement httptools' callback."""
         path = self.url.decode("latin-1").partition("?")[0]
         body = self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
         request = HttpRequest(self, self.parser.get_method().decode("latin-1"), path, self.headers, body)
@@ -149,15 +142,12 @@ class Connection(asyncio.Protocol):
         await self.room.wait()
 
     def pause_writing(self) -> None:
-        """Implement asyncio's protocol."""
         self.room.clear()
 
     def resume_writing(self) -> None:
-        """Implement asyncio's protocol."""
         self.room.set()
 
     def connection_lost(self, _: Exception | None) -> None:
-        """Implement asyncio's protocol."""
         self.closed = True
         self.all_open.discard(self)
         self.room.set()

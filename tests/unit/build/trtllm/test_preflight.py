@@ -11,11 +11,11 @@ import pytest
 from build.__main__ import main
 from build.bundle import build
 from build.plan import Places, plan_job
+from build.targets import Unfit
 from build.targets.nvidia.options import misfits
 from build.targets.trtllm.image import TrtLlmBuilderImage
 from build.targets.trtllm.preflight import check
 from build.targets.trtllm.preflight import findings as check_findings
-from build.toolchain import Unfit
 from conch.nvidia_images import needs_of
 from conch.toolchain import ToolchainError
 from tests.fakes.nvidia_image import environment, make_image
