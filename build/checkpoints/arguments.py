@@ -12,7 +12,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from build.pictures import DEVIATION, LOOKS, MEAN, size_of
+from build.pictures import DEVIATION, LOOKS, MEAN, picture_facts, size_of
 from build.whisper_vocabulary import whisper_tokenizer
 from conch.bundle import EngineFacts, PictureFacts
 from serving.architectures.shape import Shape
@@ -108,7 +108,7 @@ def _write_pictures(arguments: Arguments, theirs: Any) -> None:
     if arguments.random:
         facts = PictureFacts(size, size if looks.crops else 0, MEAN, DEVIATION)
     else:
-        facts = looks.facts(Path(arguments.weights), size)
+        facts = picture_facts(Path(arguments.weights), size, crops=looks.crops)
     facts.save(arguments.output)
     looks.prompt(config).save(arguments.output)
 

@@ -12,7 +12,7 @@ from serving.architectures.bert import TextEmbedder
 from serving.architectures.clip import Clip
 from serving.architectures.speakers import Speakers
 
-from ..pictures import cropped
+from ..pictures import picture_facts
 from . import clip, minilm, speakers
 from .arguments import copy_tokenizer
 
@@ -27,7 +27,7 @@ def _minilm(weights: Path, output: Path, longest: int) -> TextEmbedder:
 
 def _clip(weights: Path, output: Path, longest: int) -> Clip:
     ours = clip.load(weights)
-    cropped(weights, ours.shape.size).save(output)
+    picture_facts(weights, ours.shape.size, crops=True).save(output)
     clip.facts(ours.shape, longest).save(output)
     return ours
 

@@ -19,8 +19,6 @@ Config = Mapping[str, Any]
 BICUBIC = 3  # Pillow's number
 # What CLIP and its successors were published with.
 MEAN, DEVIATION = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-STRETCHED = ("do_resize", "do_rescale", "do_normalize")
-CROPPED = (*STRETCHED, "do_center_crop")
 PLACEHOLDER = "<image>"
 # As tensorrtllm_backend's preprocessing wraps a question that says nothing of its picture (guide 002).
 LLAVA_TEMPLATE = "USER:\n<image>{text} ASSISTANT:"
@@ -42,49 +40,33 @@ class Unsupported(ValueError):
     """A checkpoint that a family cannot serve; the message says which part."""
 
 
-def cropped(folder: Path, size: int) -> PictureFacts:
+def picture_facts(folder: Path, size: int, *, crops: bool) -> PictureFacts:
     """Make picture.json for pictures of `size` pixels on a side from preprocessor_config.json, in which older
-    files write sizes as one number, as CLIPImageProcessor does: resize the shorter side, cut out the middle.
+    files write sizes as one number. With `crops` as CLIPImageProcessor does: resize the shorter side, cut out
+    the middle; otherwise as BlipImageProcessor does: resize both sides, cut nothing out.
 
     Raises:
         Unsupported: steps that this family does not have, or another size than the model's.
     """
-    config = _preprocessor(folder)
-    shorter = config["size"] if isinstance(config["size"], int) else config["size"].get("shortest_edge", 0)
-    crop = config["crop_size"]
-    sides = {crop} if isinstance(crop, int) else {crop["height"], crop["width"]}
-    if not _plain(config, CROPPED) or sides != {size} or shorter < size:
-        raise Unsupported(
-            f"{folder}/preprocessor_config.json: this family resizes the shorter side (bicubic), cuts out "
-            f"{size} pixels on a side, rescales by 255 and normalizes; the file asks for something else"
+    config: Config = json.loads((folder / "preprocessor_config.json").read_text("utf-8"))
+    steps = ("do_resize", "do_rescale", "do_normalize", *(["do_center_crop"] if crops else []))
+    other = config.get("resample", BICUBIC) != BICUBIC or any(config.get(name) is False for name in steps)
+    resized = config.get("size", {})
+    cut = config["crop_size"] if crops else resized
+    sides = {cut} if isinstance(cut, int) else {cut.get("height"), cut.get("width")}
+    shorter = resized if isinstance(resized, int) else resized.get("shortest_edge", 0)
+    if other or sides != {size} or (crops and shorter < size):
+        how = (
+            f"resizes the shorter side (bicubic), cuts out {size} pixels on a side"
+            if crops
+            else f"resizes to {size} pixels on both sides (bicubic)"
         )
-    return PictureFacts(size, shorter, tuple(config["image_mean"]), tuple(config["image_std"]))
-
-
-def stretched(folder: Path, size: int) -> PictureFacts:
-    """Make picture.json as BlipImageProcessor does: resize both sides, cut nothing out.
-
-    Raises:
-        Unsupported: see `cropped`.
-    """
-    config = _preprocessor(folder)
-    sides = config.get("size", {})
-    asked = {sides} if isinstance(sides, int) else {sides.get("height"), sides.get("width")}
-    if not _plain(config, STRETCHED) or asked != {size}:
         raise Unsupported(
-            f"{folder}/preprocessor_config.json: this family resizes to {size} pixels on both sides "
-            "(bicubic), rescales by 255 and normalizes; the file asks for something else"
+            f"{folder}/preprocessor_config.json: this family {how}, rescales by 255 and normalizes; the file "
+            "asks for something else"
         )
-    return PictureFacts(size, 0, tuple(config["image_mean"]), tuple(config["image_std"]))
-
-
-def _preprocessor(folder: Path) -> Config:
-    return dict(json.loads((folder / "preprocessor_config.json").read_text("utf-8")))
-
-
-def _plain(config: Config, steps: tuple[str, ...]) -> bool:
-    """Refuse checkpoints that leave out a step or resize in another way."""
-    return config.get("resample", BICUBIC) == BICUBIC and not any(config.get(name) is False for name in steps)
+    means, deviations = tuple(config["image_mean"]), tuple(config["image_std"])
+    return PictureFacts(size, shorter if crops else 0, means, deviations)
 
 
 def llava_prompt(config: Config) -> PicturePrompt:
@@ -117,19 +99,18 @@ def _token(config: Config, default: int | None) -> int:
 
 @dataclass(frozen=True)
 class Looks:
-    """How a family reads pictures: `facts` from preprocessor_config.json, `prompt` from config.json, `chat`
-    for the chat template where checkpoints have none. `crops`: it cuts out the middle, as `cropped` does.
+    """How a family reads pictures: `crops` as in `picture_facts`, `prompt` from config.json, `chat` for the
+    chat template where checkpoints have none.
     """
 
-    facts: Callable[[Path, int], PictureFacts]
+    crops: bool
     prompt: Callable[[Config], PicturePrompt]
     chat: str = ""
-    crops: bool = False
 
 
 LOOKS = {
-    "llava": Looks(cropped, llava_prompt, crops=True),
-    "blip2": Looks(stretched, blip2_prompt, BLIP2_CHAT),
+    "llava": Looks(True, llava_prompt),
+    "blip2": Looks(False, blip2_prompt, BLIP2_CHAT),
 }
 
 

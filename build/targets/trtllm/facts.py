@@ -17,7 +17,7 @@ from typing import Any
 
 from conch.bundle import EngineFacts
 
-from ...pictures import LOOKS, Unsupported, size_of
+from ...pictures import LOOKS, Unsupported, picture_facts, size_of
 
 Facts = dict[str, Any]
 # Families whose positions are learnt, so that the weights have a limit of their own.
@@ -114,7 +114,7 @@ def pictures(family: str, source: Path, engine: Path) -> Facts:
             f"{source}/config.json: vision_feature_select_strategy is full, and TensorRT-LLM's script always "
             "leaves the summary out; use TARGET=torch or TARGET=openvino"
         )
-    looks.facts(source, size_of(config)).save(engine)
+    picture_facts(source, size_of(config), crops=looks.crops).save(engine)
     looks.prompt(config).save(engine)
     if looks.chat:
         (engine / CHAT).unlink(missing_ok=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from build.pictures import LOOKS, Unsupported, blip2_prompt, cropped, llava_prompt, size_of, stretched
+from build.pictures import LOOKS, Unsupported, blip2_prompt, llava_prompt, picture_facts, size_of
 from conch.bundle import PicturePrompt
 
 MINIATURES = Path(__file__).parents[3] / "miniatures"
@@ -18,7 +18,8 @@ MINIATURES = Path(__file__).parents[3] / "miniatures"
 )
 def test_of_the_miniatures(kind: str, rows: int, token: int, leads: bool) -> None:
     config, looks = json.loads((MINIATURES / kind / "config.json").read_text()), LOOKS[kind]
-    facts, prompt = looks.facts(MINIATURES / kind, size_of(config)), looks.prompt(config)
+    facts = picture_facts(MINIATURES / kind, size_of(config), crops=looks.crops)
+    prompt = looks.prompt(config)
     assert (prompt.rows, prompt.placeholder, prompt.token, prompt.leads) == (rows, "<image>", token, leads)
     assert (facts.size, facts.resized) == (96, 0 if leads else 96)
 
@@ -37,11 +38,11 @@ def test_what_this_family_does_not_do(tmp_path: Path) -> None:
     """Each is refused with what the file must say."""
     with pytest.raises(Unsupported, match="image_token_index is missing"):
         blip2_prompt({})
-    for look, own in ((cropped, "llava"), (stretched, "blip2")):
+    for crops, own in ((True, "llava"), (False, "blip2")):
         given = json.loads((MINIATURES / own / "preprocessor_config.json").read_text())
         for change in ({"do_normalize": False}, {"resample": 2}):
             (tmp_path / "preprocessor_config.json").write_text(json.dumps({**given, **change}))
             with pytest.raises(Unsupported, match="asks for something else"):
-                look(tmp_path, 96)
+                picture_facts(tmp_path, 96, crops=crops)
         with pytest.raises(Unsupported, match="asks for something else"):
-            look(MINIATURES / own, 97)
+            picture_facts(MINIATURES / own, 97, crops=crops)

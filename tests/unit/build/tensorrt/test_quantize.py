@@ -14,7 +14,7 @@ from PIL import Image
 from torch import nn
 
 from build.checkpoints import clip
-from build.pictures import Unsupported, cropped
+from build.pictures import Unsupported, picture_facts
 from build.targets.tensorrt import graphs
 from build.targets.tensorrt.quantize import KEPT, Quantized, quantize, read
 from miniatures.training.pictures.evaluate import PicturePeer
@@ -23,7 +23,7 @@ from miniatures.training.pictures.museum import Exhibit, museum, recall
 from ...serving import test_clip
 
 pytestmark = pytest.mark.slow  # imports torch and transformers
-FACTS = cropped(test_clip.MINI, 96)
+FACTS = picture_facts(test_clip.MINI, 96, crops=True)
 PRECISIONS = (torch.float16, torch.float32)
 
 
