@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from tokenize import COMMENT, INDENT, NL, tokenize
@@ -96,7 +96,7 @@ class BuildJob:
             ],
             "commands": [command.argv for command in self.work.commands],
             "code": tree_hash(*(ROOT / folder for folder in self._code())),
-            **self.toolchain.stamp(),
+            **asdict(self.toolchain),
         }
         folders = sorted({model.folder for model in self.recipe.models})
         repository = {

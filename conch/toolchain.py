@@ -5,7 +5,7 @@ the stamp with what is installed before it loads one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, ClassVar
 
@@ -26,10 +26,6 @@ class Identity:
     versions: Mapping[str, str]
     image: Mapping[str, str]
     gpu: Mapping[str, str]
-
-    def stamp(self) -> dict[str, Any]:
-        """Return it in the manifest's form."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)

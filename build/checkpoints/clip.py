@@ -51,7 +51,7 @@ def load(folder: Path) -> Clip:
         Unsupported: another architecture, or no weights.
     """
     model = Clip(shape(folder))
-    model.load_state_dict(ours(stored(folder)))
+    model.load_state_dict(renamed(stored(folder), NAMES))
     return model.eval()
 
 
@@ -112,11 +112,6 @@ def stored(folder: Path) -> dict[str, torch.Tensor]:
     else:
         raise Unsupported(f"{folder} has neither {SAFE} nor {PICKLED}")
     return {name: tensor.float() for name, tensor in state.items() if name not in UNUSED}
-
-
-def ours(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Rename weights to our names."""
-    return renamed(state, NAMES)
 
 
 def theirs(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -46,7 +46,7 @@ class HttpRequest:
     async def chunk(self, data: bytes) -> None:
         """Send a part of a stream; returns when the client keeps up."""
         self._connection.write([f"{len(data):x}\r\n".encode(), data, b"\r\n"])
-        await self._connection.writable()
+        await self._connection.room.wait()
 
     def end(self) -> None:
         """End a stream."""
@@ -136,10 +136,6 @@ class Connection(asyncio.Protocol):
         """Write to the client if it is still there."""
         if not self.closed:
             self.transport.write(b"".join(parts))
-
-    async def writable(self) -> None:
-        """Return when the client has read most of what was sent."""
-        await self.room.wait()
 
     def pause_writing(self) -> None:
         self.room.clear()
