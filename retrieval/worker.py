@@ -11,7 +11,7 @@ import contextlib
 import secrets
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from pathlib import Path
 import structlog
 
 from conch.errors import ApiError
+from conch.tasks import end
 
 from .chunking import ChunkingStrategy
 from .documents import DocumentsDown, Page, Record
@@ -55,7 +56,6 @@ log = structlog.get_logger()
 AT_ONCE = 2  # files of one gateway
 MOST_ATTEMPTS = 5  # at a file; those that waited for a database or a model are not counted
 STORE_FOR_PICTURES = "with a model that reads them among its embedding_models, such as CLIP"
-AGAIN = 0.5  # seconds until a task that goes on is cancelled once more
 BACK_OFF = 2.0  # seconds after a database or a model did not answer
 
 
@@ -77,18 +77,6 @@ class WorkerLimits:
     poll: float = 0.5
     late: float = 60.0
     grace: float = 10.0
-
-
-async def stopped(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Cancel tasks until they have ended. Once is not always enough: of 200 that were calling MongoDB, 10 ran
-    on (PyMongo 4.20).
-    """
-    waiting = set(tasks)
-    while waiting:
-        for task in waiting:
-            task.cancel()
-        _, waiting = await asyncio.wait(waiting, timeout=AGAIN)
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class RecordChanged(Exception):
@@ -118,7 +106,7 @@ class Worker:
                         await self.woken.wait()
                 self.woken.clear()
         finally:
-            await stopped(list(self.running.values()))
+            await end(list(self.running.values()))
 
     async def _look(self) -> None:
         try:
@@ -355,11 +343,11 @@ class Lease:
     async def held(self) -> AsyncIterator[None]:
         """Renew the lease until the block ends; if it is lost, the block is cancelled with RecordChanged."""
         work = asyncio.current_task()
-        lost = ended = False
+        lost = False
 
         async def renew() -> None:
             nonlocal lost
-            while not ended:
+            while True:
                 await asyncio.sleep(self.seconds / 3)
                 try:
                     await self.write(lambda record: replace(record, due=time.time() + self.seconds))
@@ -379,7 +367,6 @@ class Lease:
                 raise RecordChanged from None
             raise
         finally:
-            ended = True
             renewing.cancel()
 
 

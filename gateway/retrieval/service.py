@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conch.deployment import Pool
+from conch.tasks import end
 from retrieval.documents import open_documents
 from retrieval.library import Item, Library
 from retrieval.maintenance import sweeping
 from retrieval.vectors import open_vectors
-from retrieval.worker import Worker, WorkerLimits, stopped
+from retrieval.worker import Worker, WorkerLimits
 
 from ..admission import Admission
 from ..embeddings.embedder import embed, places
@@ -61,7 +62,7 @@ class Retrieval:
         try:
             yield
         finally:
-            await stopped(tasks)
+            await end(tasks)
             await self.library.documents.close()
             await self.library.vectors.close()
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from conch.errors import ApiError
 from conch.pictures import Picture
+from conch.tasks import end
 from gateway.retrieval.filters import ComparisonFilter
 from retrieval import library as work
 from retrieval.calibration import Scale, Scales
@@ -38,7 +39,7 @@ from retrieval.maintenance import check, reembed, sweep
 from retrieval.search import Result, StoreSearch, search
 from retrieval.vectors import VectorsDown, open_vectors
 from retrieval.vectors.milvus import AT_ONCE
-from retrieval.worker import Worker, WorkerLimits, settled, stopped
+from retrieval.worker import Worker, WorkerLimits, settled
 
 from .databases import MONGO_PASSWORD, MONGO_USER
 from .databases import opened as opened_database
@@ -136,7 +137,7 @@ async def opened(urls: tuple[str, str], *models: Words, run: bool = True) -> Asy
         yield library
     finally:
         if task:
-            await stopped([task])
+            await end([task])
         await library.documents.close()
         await library.vectors.close()
 
@@ -334,7 +335,7 @@ async def test_a_gateway_that_dies_at_any_step_leaves_nothing_half(
                 patch.setattr(target, name, dies)
                 worker_task = asyncio.create_task(worker.run())
                 await died.wait()
-                await stopped([worker_task])
+                await end([worker_task])
                 died.clear()
                 worker.running.clear()
                 patch.setattr(target, name, real)
@@ -345,7 +346,7 @@ async def test_a_gateway_that_dies_at_any_step_leaves_nothing_half(
         assert record.status == COMPLETED
         assert await texts(library, store, "w5")
         await until(lambda: _clean(library, store, record))
-        await stopped([task])
+        await end([task])
 
 
 async def test_a_write_that_comes_late_is_removed(
@@ -370,7 +371,7 @@ async def test_a_write_that_comes_late_is_removed(
             patch.setattr(library.vectors, "put", stopped_there)
             first = asyncio.create_task(Worker(library, BRIEF).run())
             await begun.wait()
-            await stopped([first])
+            await end([first])
         patient = replace(LIMITS, grace=SHORT, late=20 * SHORT)
         second = asyncio.create_task(Worker(library, patient).run())
         record = await settled(library, record, 60)
@@ -396,7 +397,7 @@ async def test_a_write_that_comes_late_is_removed(
         assert not await _gone(library, store)
         await until(lambda: _gone(library, store))
         assert await _dropped(library, place)
-        await stopped([second])
+        await end([second])
 
 
 async def _made_again(library: Library, place: str) -> bool:
