@@ -33,7 +33,7 @@ from .observe import Observe
 from .realtime import routes as realtime
 from .realtime import secrets as client_secrets
 from .retrieval import routes as retrieval
-from .retrieval.service import open_library, retrieval_with
+from .retrieval.service import open_retrieval
 from .services import Services, ServicesDep
 from .settings import Settings
 from .text import routes as text
@@ -118,7 +118,7 @@ def _services(settings: Settings, triton: Triton | None) -> Services:
         embeddings,
         Overview(deployment, inner),
         History(),
-        retrieval_with(open_library(settings, pools, inner, embeddings, generations), settings),
+        open_retrieval(settings, pools, inner, embeddings, generations),
         load_keys(settings.api_keys_file, required=bool(settings.api_keys_required)),
         load_keys(settings.admin_keys_file, required=bool(settings.admin_keys_required)),
         siblings=deployment.gateways,

@@ -68,28 +68,13 @@ class Embedder(Protocol):
         """
 
 
-class Answerer(Protocol):
-    """A vision-language model."""
-
-    async def answer(self, picture: Picture, question: str, request_id: str) -> str:
-        """Answer a question about a picture. `request_id` is the search's; ids of the model's call in logs
-        and traces start with it.
-
-        Raises:
-            ApiError: 400 for what the model does not take, 503 where it has no room.
-        """
-
-
 @dataclass(frozen=True)
 class Library:
-    """Both databases and the served models: those that embed, text-only ones first, and those that answer
-    questions about pictures.
-    """
+    """Both databases and the served models that embed, text-only ones first."""
 
     documents: Documents
     vectors: MilvusVectors
     embedders: Mapping[str, Embedder] = field(default_factory=dict)
-    answerers: Mapping[str, Answerer] = field(default_factory=dict)
     scales: dict[str, Any] = field(default_factory=dict)  # calibration.Scales by model, as they are measured
 
 

@@ -46,7 +46,7 @@ def retrieval(services: Services) -> dict[str, Any] | None:
     library = services.retrieval.library
     return {
         "embedders": [{"id": name, "pictures": one.pictures} for name, one in library.embedders.items()],
-        "answerers": list(library.answerers),
+        "answerers": list(services.retrieval.answerers),
         "max_pictures_bytes": services.settings.max_pictures_bytes,
     }
 

@@ -65,8 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
         deployment = Deployment.load(settings.deployment)
         pools = {pool.model_id: pool for pool in deployment.pools}
         triton = Triton(settings.kserve_url, pools, settings.request_seconds, deployment.inner_key)
-        rooms = Admission(1, "requests for embeddings"), Admission(1, "requests for text")
-        library = open_library(settings, pools, triton, *rooms)
+        library = open_library(settings, pools, triton, Admission(1, "requests for embeddings"))
         if library is None:
             print("retrieval: it is not switched on in this deployment (docs/retrieval.md)", file=sys.stderr)
             return 1

@@ -1,35 +1,42 @@
-"""Ask a model of this deployment about a picture, as /v1/chat/completions does."""
+"""Search by a picture and a question: a vision-language model of this deployment is asked, as
+/v1/chat/completions does it, and its answer is the query.
+"""
 
 from __future__ import annotations
 
 import base64
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from conch.deployment import Pool
-from conch.errors import ApiError, invalid
+from conch.errors import ApiError, invalid, refused
 from conch.pictures import Picture
+from retrieval.library import Item
 
 from ..admission import Admission
+from ..metrics import GatewayMetrics
 from ..text.calls import questions
 from ..text.chat import rendered
 from ..text.generator import whole
 from ..text.schema import ChatRequest, check_lengths
 from ..triton import Triton
+from .schema import LONGEST_QUERY, SearchRequest
 
 ANSWER_TOKENS = 256
 
 
 @dataclass(frozen=True)
 class ServedAnswerer:
-    """A vision-language model of this deployment. See library.Answerer."""
+    """A vision-language model of this deployment."""
 
     triton: Triton
     pool: Pool
     admission: Admission
 
     async def answer(self, picture: Picture, question: str, request_id: str) -> str:
-        """See library.Answerer: the likeliest text, of ANSWER_TOKENS at most.
+        """Return the likeliest answer to a question about a picture, of ANSWER_TOKENS at most. `request_id`
+        is the search's; ids of the model's call in logs and traces start with it.
 
         Raises:
             ApiError: 400 that names `query` (the picture) or `question`, 503 where there is no room.
@@ -76,3 +83,34 @@ def named(error: ApiError) -> ApiError:
         return error
     param = "query" if error.message.startswith("image_urls") else "question"
     return invalid(param, error.message)
+
+
+async def asked(
+    answerers: Mapping[str, ServedAnswerer], form: SearchRequest, metrics: GatewayMetrics, request_id: str
+) -> tuple[list[Item], dict[str, str]]:
+    """Return a request's queries: its own, or the answer to its question, which is counted; with it the model
+    and the answer, for the response.
+
+    Raises:
+        ApiError: 400 where nobody can answer, or for a query that is not one picture.
+    """
+    queries = form.queries
+    if form.question is None:
+        return queries, {}
+    if len(queries) != 1 or not isinstance(picture := queries[0], Picture):
+        raise refused("question", "requires query to be exactly one picture; send only that picture as query")
+    if not answerers:
+        raise refused(
+            "question",
+            "requires a vision-language model, and this deployment serves none; add one to MODEL_ID, or "
+            "omit question",
+        )
+    model = form.model or next(iter(answerers))
+    if model not in answerers:
+        able = ", ".join(answerers)
+        raise refused("model", f"{model[:80]!r} does not answer questions about pictures; these do: {able}")
+    with metrics.question(model):
+        made = await answerers[model].answer(picture, form.question, request_id)
+        if not (text := made.strip()[:LONGEST_QUERY]):
+            raise refused("question", "got an empty answer from the model; rephrase it")
+    return [text], {"model": model, "text": text}

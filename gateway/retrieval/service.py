@@ -50,10 +50,11 @@ class ServedEmbedder:
 
 @dataclass(frozen=True)
 class Retrieval:
-    """The library and its worker."""
+    """The library, its worker, and the models that answer questions about pictures."""
 
     library: Library
     worker: Worker
+    answerers: Mapping[str, ServedAnswerer]
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -77,10 +78,9 @@ def open_library(
     pools: Mapping[str, Pool],
     triton: Triton,
     embeddings: Admission,
-    generations: Admission,
 ) -> Library | None:
-    """Open the library of a deployment; None where retrieval is off. Embedding models take their places of
-    `embeddings`, and models that answer questions about pictures of `generations`.
+    """Open the library of a deployment; None where retrieval is off. Models take their places of
+    `embeddings`.
     """
     able = {name: pool for name, pool in pools.items() if pool.embeds_documents}
     if not (able and settings.documents_url and settings.vectors_url):
@@ -90,11 +90,21 @@ def open_library(
         open_documents(settings.documents_url, secret(settings.mongo_password_file)),
         open_vectors(settings.vectors_url, secret(settings.milvus_password_file)),
         {name: ServedEmbedder(triton, pool, embeddings) for name, pool in able.items()},
-        {name: ServedAnswerer(triton, pool, generations) for name, pool in pools.items() if answers(pool)},
     )
 
 
-def retrieval_with(library: Library | None, settings: Settings) -> Retrieval | None:
-    """Make the retrieval of a deployment, not yet running; None where it is off."""
+def open_retrieval(
+    settings: Settings,
+    pools: Mapping[str, Pool],
+    triton: Triton,
+    embeddings: Admission,
+    generations: Admission,
+) -> Retrieval | None:
+    """Open the retrieval of a deployment, not yet running; None where it is off. Models that answer questions
+    about pictures take their places of `generations`.
+    """
+    if (library := open_library(settings, pools, triton, embeddings)) is None:
+        return None
+    able = {name: ServedAnswerer(triton, pool, generations) for name, pool in pools.items() if answers(pool)}
     limits = WorkerLimits(settings.extract_seconds, settings.max_pictures_bytes)
-    return Retrieval(library, Worker(library, limits)) if library else None
+    return Retrieval(library, Worker(library, limits), able)

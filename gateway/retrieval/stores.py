@@ -31,9 +31,10 @@ from ..disconnect import cancel_on_disconnect
 from ..metrics import GatewayMetrics
 from ..services import ServicesDep
 from . import responses
-from .chain import asked
+from .answerer import asked
 from .lists import Listing, RetrievalDep, files_of, idempotency, page_of
 from .schema import CreateStore, SearchRequest, StoreFields, stored_strategy
+from .service import Retrieval
 
 router = APIRouter()
 
@@ -134,7 +135,7 @@ async def search_store(
             )
             raise ApiError(400, message, code="unsupported_model")
     try:
-        work = _searched(retrieval.library, store, form, services.metrics, request.state.request_id)
+        work = _searched(retrieval, store, form, services.metrics, request.state.request_id)
         return await cancel_on_disconnect(request, work)
     except ApiError as error:
         if error.status == 400 and error.param in (None, "input"):
@@ -143,12 +144,12 @@ async def search_store(
 
 
 async def _searched(
-    library: Library, store: Record, form: SearchRequest, metrics: GatewayMetrics, request_id: str
+    retrieval: Retrieval, store: Record, form: SearchRequest, metrics: GatewayMetrics, request_id: str
 ) -> dict[str, Any]:
-    queries, answer = await asked(library, form, metrics, request_id)
+    queries, answer = await asked(retrieval.answerers, form, metrics, request_id)
     options = form.ranking_options
     wanted = StoreSearch(
         queries, form.filters, form.max_num_results, options.score_threshold, cut=bool(answer)
     )
-    results = await search(library, store, wanted)
+    results = await search(retrieval.library, store, wanted)
     return responses.search_page(queries, results, answer)

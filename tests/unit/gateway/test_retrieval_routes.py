@@ -20,12 +20,11 @@ from conch.pictures import Picture
 from gateway.admission import Admission
 from gateway.console.routes import retrieval
 from gateway.metrics import GatewayMetrics
-from gateway.retrieval.answerer import ServedAnswerer
-from gateway.retrieval.chain import asked
+from gateway.retrieval.answerer import ServedAnswerer, asked
 from gateway.retrieval.schema import SearchRequest
-from gateway.retrieval.service import open_library
+from gateway.retrieval.service import open_retrieval
 from gateway.settings import Settings
-from retrieval.library import Item, Library
+from retrieval.library import Item
 
 from .application import FakeTriton, application
 from .test_chat_pictures import TEMPLATE
@@ -163,12 +162,11 @@ class Painter:
 def test_the_answer_to_a_question_is_searched_for() -> None:
     """By the model that is named, or the first; one that says nothing, or is not there, is a 400."""
     painters = {"a": Painter(" a red boat\n"), "b": Painter(" \n")}
-    library = Library(None, None, {}, painters)  # type: ignore[arg-type]
     metrics = GatewayMetrics()
 
     def of(**fields: Any) -> tuple[list[Item], dict[str, str]]:
         form = SearchRequest.model_validate({"query": [picture()], "question": "what is it?", **fields})
-        return asyncio.run(asked(library, form, metrics, "mine"))
+        return asyncio.run(asked(painters, form, metrics, "mine"))  # type: ignore[arg-type]
 
     assert of() == (["a red boat"], {"model": "a", "text": "a red boat"})
     assert painters["a"].asked == [(bytes(3), "what is it?")]
@@ -279,14 +277,10 @@ def test_who_answers_is_served_and_has_a_template(tmp_path: Path) -> None:
         documents_url=f"sqlite:{tmp_path}/documents.sqlite",
         vectors_url=f"unix:{tmp_path}/nobody",
     )
-    library = open_library(
-        settings,
-        {pool.model_id: pool for pool in pools},
-        None,
-        *[Admission(1, "x")] * 2,  # type: ignore[arg-type]
-    )
-    assert library and list(library.answerers) == ["looks"]
-    services = SimpleNamespace(retrieval=SimpleNamespace(library=library), settings=settings)
+    served = {pool.model_id: pool for pool in pools}
+    opened = open_retrieval(settings, served, None, *[Admission(1, "x")] * 2)  # type: ignore[arg-type]
+    assert opened and list(opened.answerers) == ["looks"]
+    services = SimpleNamespace(retrieval=opened, settings=settings)
     told = retrieval(services)  # type: ignore[arg-type]
     assert told and told["embedders"] == [{"id": "mini", "pictures": False}]
     assert told["answerers"] == ["looks"]
