@@ -321,9 +321,7 @@ async def cancel_batch(library: Library, store: str, batch: str) -> None:
     def edit(record: Record) -> Record | None:
         if record.status != IN_PROGRESS:
             return None
-        left = all_builds(with_body(record, waste=[]))
-        waste = [*record.body["waste"], *([space, build] for space, build in left)]
-        emptied = with_body(record, builds={}, standing={}, making={}, waste=waste)
+        emptied = with_body(record, builds={}, standing={}, making={}, waste=all_builds(record))
         return replace(emptied, status=CANCELLED, due=time.time())
 
     await change(library, BATCH, batch, lambda record: replace(record, status=CANCELLED))

@@ -22,7 +22,6 @@ from .documents import Page, Record
 from .library import (
     ATTACHMENT,
     COMPLETED,
-    FAILED,
     IN_PROGRESS,
     LIVE,
     STORE,
@@ -158,7 +157,7 @@ async def _has(library: Library, record: Record, following: list[str]) -> None:
     """Wait until a file has its builds in all these spaces, or has failed, or is gone."""
     while True:
         there = (await library.documents.get(ATTACHMENT, [record.id])).get(record.id)
-        if there is None or there.status not in (COMPLETED, IN_PROGRESS) or there.status == FAILED:
+        if there is None or there.status not in (COMPLETED, IN_PROGRESS):
             return
         if set(wanted(there, following)) <= set(there.body["builds"]):
             return

@@ -223,7 +223,7 @@ class Worker:
         body, among = lease.record.body, [*store.body["spaces"], *store.body["next"]]
         needed = wanted(lease.record, among)
         making = {space: build_name(lease.record) for space in needed if space not in body["builds"]}
-        waste = [*body["waste"], *([space, build] for space, build in body["making"].items())]
+        waste = [*body["waste"], *body["making"].items()]
         await lease.edit(making=making, waste=waste, attempts=body["attempts"] + 1)
         try:
             if making and lease.record.body["attempts"] > MOST_ATTEMPTS:
@@ -282,8 +282,7 @@ class Worker:
 
     @staticmethod
     def _failed(record: Record, error: NoText) -> Record:
-        waste = [[space, build] for space, build in all_builds(record)]
-        emptied = with_body(record, builds={}, standing={}, making={}, counts={}, waste=waste)
+        emptied = with_body(record, builds={}, standing={}, making={}, counts={}, waste=all_builds(record))
         problem = {"code": error.code, "message": error.message}
         return replace(with_body(emptied, last_error=problem), status=FAILED, size=0)
 
@@ -294,9 +293,8 @@ class Worker:
         """Return the change that makes new builds visible and hides old ones."""
         body = record.body
         builds = {**body["builds"], **body["making"]}
-        surplus = [[space, build] for space, build in builds.items() if space not in needed]
-        waste = [*body["waste"], *surplus, *([space, build] for space, build in body["standing"].items())]
         kept = {space: build for space, build in builds.items() if space in needed}
+        waste = [*body["waste"], *(builds.items() - kept.items()), *body["standing"].items()]
         counts = {space: n for space, n in {**body["counts"], **counts}.items() if space in kept}
         changed = with_body(
             record,
@@ -376,7 +374,6 @@ async def settled(library: Library, record: Record, seconds: float) -> Record:
     while record.status == IN_PROGRESS and time.monotonic() < ends:
         await asyncio.sleep(wait)
         wait = min(0.25, 1.5 * wait)
-        record = (await library.documents.get(ATTACHMENT, [record.id])).get(record.id) or replace(
-            record, status=CANCELLED
-        )
+        there = await library.documents.get(ATTACHMENT, [record.id])
+        record = there.get(record.id, replace(record, status=CANCELLED))
     return record
