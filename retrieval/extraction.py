@@ -39,25 +39,23 @@ def extract(path: Path, name: str, media_type: str = "") -> Extracted:
     found = _extracted(path, kind)
     text = found.text.replace("\r\n", "\n").encode("utf-8", "replace").decode("utf-8")
     if not text.strip():
-        raise NoText("invalid_file", "the file has no text")
+        raise NoText("the file has no text")
     if len(text) > MOST_TEXT:
-        raise NoText("invalid_file", f"the file has {len(text)} characters; at most {MOST_TEXT} are read")
+        raise NoText(f"the file has {len(text)} characters; at most {MOST_TEXT} are read")
     return Extracted(text, found.guessed)
 
 
 def _extracted(path: Path, kind: str) -> Extracted:
     if kind == ".ole":
-        raise NoText(
-            "invalid_file", "the document is encrypted, or of an old kind; save it as docx, xlsx or pptx"
-        )
+        raise NoText("the document is encrypted, or of an old kind; save it as docx, xlsx or pptx")
     if kind in SAVED_AS:
         raise NoText(
-            "unsupported_file", f"files of kind '{kind}' are not supported; save it as {SAVED_AS[kind]}"
+            f"files of kind '{kind}' are not supported; save it as {SAVED_AS[kind]}", "unsupported_file"
         )
     if kind and kind not in KINDS:
         raise NoText(
-            "unsupported_file",
             f"files of kind {kind!r} are not supported; use one of {', '.join(sorted(KINDS | PICTURES))}",
+            "unsupported_file",
         )
     try:
         if reader := READERS.get(kind):
@@ -68,13 +66,11 @@ def _extracted(path: Path, kind: str) -> Extracted:
         raise
     except Unreadable:
         raise NoText(
-            "invalid_file", "the file's encoding is not UTF-8, nor one that can be told; convert it to UTF-8"
+            "the file's encoding is not UTF-8, nor one that can be told; convert it to UTF-8"
         ) from None
     except Exception as error:  # whatever a parser says of a stranger's bytes
         what = kind.removeprefix(".").upper() or "text"
-        raise NoText(
-            "invalid_file", f"the file cannot be read as {what} ({type(error).__name__}); it is damaged"
-        ) from error
+        raise NoText(f"the file cannot be read as {what} ({type(error).__name__}); it is damaged") from error
 
 
 async def extracted(path: Path, name: str, seconds: float, media_type: str = "") -> Extracted:
@@ -91,7 +87,7 @@ async def extracted(path: Path, name: str, seconds: float, media_type: str = "")
         async with asyncio.timeout(seconds):
             output, _ = await process.communicate()
     except TimeoutError:
-        raise NoText("invalid_file", f"reading the file took longer than {seconds:g} s; cut it") from None
+        raise NoText(f"reading the file took longer than {seconds:g} s; cut it") from None
     finally:
         if process.returncode is None:
             process.kill()
@@ -99,9 +95,9 @@ async def extracted(path: Path, name: str, seconds: float, media_type: str = "")
     try:
         found = json.loads(output)
     except ValueError:
-        raise NoText("invalid_file", "the file's reader failed; the file is damaged") from None
+        raise NoText("the file's reader failed; the file is damaged") from None
     if "text" not in found:
-        raise NoText(found["code"], found["message"])
+        raise NoText(**found)
     pairs = found["text"].encode("utf-16", "surrogatepass")  # RTF writes some characters as two halves
     return Extracted(pairs.decode("utf-16", "replace"), found["guessed"])
 
@@ -113,12 +109,9 @@ def main() -> None:
     try:
         found = vars(extract(Path(sys.argv[1]), *sys.argv[2:]))
     except NoText as error:
-        found = {"code": error.code, "message": error.message}
+        found = vars(error)
     except MemoryError:
-        found = {
-            "code": "invalid_file",
-            "message": "the file cannot be read within the memory limit for one file; split it",
-        }
+        found = vars(NoText("the file cannot be read within the memory limit for one file; split it"))
     json.dump(found, sys.stdout)
 
 

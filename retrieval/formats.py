@@ -31,7 +31,7 @@ LINE = "\x1e"  # stands for a line's end that is none of the source's
 class NoText(Exception):
     """No text can be extracted; `code` is OpenAI's, the message gives reason and remedy."""
 
-    def __init__(self, code: str, message: str) -> None:
+    def __init__(self, message: str, code: str = "invalid_file") -> None:
         super().__init__(message)
         self.code, self.message = code, message
 
@@ -64,13 +64,13 @@ def from_pdf(path: Path) -> str:
         document = pdfium.PdfDocument(path)
     except pdfium.PdfiumError as error:
         if "password" in str(error).lower():
-            raise NoText("invalid_file", "the PDF is encrypted; upload it without a password") from error
-        raise NoText("invalid_file", "the PDF cannot be read; it is damaged, or not a PDF") from error
+            raise NoText("the PDF is encrypted; upload it without a password") from error
+        raise NoText("the PDF cannot be read; it is damaged, or not a PDF") from error
     if document.get_formtype():
         document.init_forms()
     text = "\n\n".join(_page(document, number) for number in range(len(document)))
     if not text.strip():
-        raise NoText("invalid_file", "the PDF has no text; pages that are pictures need OCR first")
+        raise NoText("the PDF has no text; pages that are pictures need OCR first")
     return text
 
 
@@ -205,7 +205,7 @@ def from_epub(path: Path) -> str:
 
 def _part(archive: zipfile.ZipFile, name: str) -> bytes:
     if archive.getinfo(name).file_size > MOST_PART:
-        raise NoText("invalid_file", f"{name[:80]} in the file is too large; split the file")
+        raise NoText(f"{name[:80]} in the file is too large; split the file")
     return archive.read(name)
 
 

@@ -111,6 +111,6 @@ async def index_picture(target: IndexTarget, data: bytes) -> int:
     except ApiError as error:
         if error.status != 400:
             raise
-        raise NoText("invalid_file", f"the file {error.message.removeprefix('input [0] ')}") from error
+        raise NoText(f"the file {error.message.removeprefix('input [0] ')}") from error
     await target.library.vectors.put(target.collection, target.build, [0], values)
     return 1

@@ -227,9 +227,9 @@ class Worker:
         await lease.edit(making=making, waste=waste, attempts=body["attempts"] + 1)
         try:
             if making and lease.record.body["attempts"] > MOST_ATTEMPTS:
-                raise NoText("server_error", f"the file could not be embedded in {MOST_ATTEMPTS} attempts")
+                raise NoText(f"the file could not be embedded in {MOST_ATTEMPTS} attempts", "server_error")
             if is_picture(body) and not any(space.endswith(PICTURES) for space in needed):
-                raise NoText("unsupported_file", f"pictures need a store {STORE_FOR_PICTURES}")
+                raise NoText(f"pictures need a store {STORE_FOR_PICTURES}", "unsupported_file")
             if making:
                 counts, size, guessed = await self._make(lease.record, making)
             else:  # nothing new to read but, of a picture, a caption that went
@@ -246,7 +246,7 @@ class Worker:
         """Return vectors by space, bytes of text, and the encoding that was guessed for it."""
         file = (await self.library.documents.get(FILE, [record.link])).get(record.link)
         if file is None or file.status == DELETING:
-            raise NoText("invalid_file", "the file was deleted")
+            raise NoText("the file was deleted")
         found = Extracted("") if is_picture(record.body) else await self._text(file)
         counts, size = {}, len(caption(record).encode())
         for space, build in making.items():
@@ -274,7 +274,6 @@ class Worker:
     async def _picture(self, file: Record) -> bytes:
         if file.size > self.limits.picture_bytes:
             raise NoText(
-                "invalid_file",
                 f"the picture has {file.size} bytes; {self.limits.picture_bytes} at most are read; make it "
                 "smaller",
             )
@@ -283,8 +282,7 @@ class Worker:
     @staticmethod
     def _failed(record: Record, error: NoText) -> Record:
         emptied = with_body(record, builds={}, standing={}, making={}, counts={}, waste=all_builds(record))
-        problem = {"code": error.code, "message": error.message}
-        return replace(with_body(emptied, last_error=problem), status=FAILED, size=0)
+        return replace(with_body(emptied, last_error=vars(error)), status=FAILED, size=0)
 
     @staticmethod
     def _committed(

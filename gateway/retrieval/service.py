@@ -19,7 +19,6 @@ from conch.tasks import end
 from retrieval.documents import open_documents
 from retrieval.library import Item, Library
 from retrieval.maintenance import sweeping
-from retrieval.vectors import open_vectors
 from retrieval.worker import Worker, WorkerLimits
 
 from ..admission import Admission
@@ -85,10 +84,12 @@ def open_library(
     able = {name: pool for name, pool in pools.items() if pool.embeds_documents}
     if not (able and settings.documents_url and settings.vectors_url):
         return None
+    from retrieval.vectors.milvus import MilvusVectors
+
     able |= {name: pool for name, pool in pools.items() if pool.embeds_pictures}
     return Library(
         open_documents(settings.documents_url, secret(settings.mongo_password_file)),
-        open_vectors(settings.vectors_url, secret(settings.milvus_password_file)),
+        MilvusVectors(settings.vectors_url, secret(settings.milvus_password_file)),
         {name: ServedEmbedder(triton, pool, embeddings) for name, pool in able.items()},
     )
 

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import structlog
 
 from conch.errors import ApiError
-
-if TYPE_CHECKING:
-    from .milvus import MilvusVectors
 
 log = structlog.get_logger()
 
@@ -31,10 +27,3 @@ class Hit:
     build: str
     chunk: int
     score: float
-
-
-def open_vectors(url: str, password: str = "") -> MilvusVectors:
-    """Open the database of a URL: http://host:19530, or unix:PATH of an embedded one (ops/vectors.py)."""
-    from .milvus import MilvusVectors
-
-    return MilvusVectors(url, f"root:{password}" if password else "")

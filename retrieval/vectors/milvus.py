@@ -52,12 +52,13 @@ def _unless_there(there: Callable[[], Any], make: Callable[[], None]) -> None:
 
 
 class MilvusVectors:
-    """A client that is opened, and reopened, when needed. Every method raises VectorsDown when the database
-    does not answer.
+    """A client of the database at http://host:19530, or unix:PATH of an embedded one (ops/vectors.py), that
+    is opened, and reopened, when needed; `password` is root's. Every method raises VectorsDown when the
+    database does not answer.
     """
 
-    def __init__(self, url: str, token: str = "") -> None:
-        self.url, self.token = url, token
+    def __init__(self, url: str, password: str = "") -> None:
+        self.url, self.token = url, f"root:{password}" if password else ""
         self.index: dict[str, Any] = EXACT if url.startswith("unix:") else GRAPH
         self.threads = ThreadPoolExecutor(THREADS, "milvus")
         self.client: MilvusClient | None = None

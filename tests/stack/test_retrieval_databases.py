@@ -37,8 +37,8 @@ from retrieval.library import (
 )
 from retrieval.maintenance import check, reembed, sweep
 from retrieval.search import Result, StoreSearch, search
-from retrieval.vectors import VectorsDown, open_vectors
-from retrieval.vectors.milvus import AT_ONCE
+from retrieval.vectors import VectorsDown
+from retrieval.vectors.milvus import AT_ONCE, MilvusVectors
 from retrieval.worker import Worker, WorkerLimits, settled
 
 from .databases import MONGO_PASSWORD, MONGO_USER
@@ -128,7 +128,7 @@ def urls(request: pytest.FixtureRequest, servers: Callable[[str], str]) -> tuple
 async def opened(urls: tuple[str, str], *models: Words, run: bool = True) -> AsyncIterator[Library]:
     served = models or (Words("a"),)
     library = Library(
-        open_documents(urls[0], MONGO_PASSWORD), open_vectors(urls[1]), {one.model: one for one in served}
+        open_documents(urls[0], MONGO_PASSWORD), MilvusVectors(urls[1]), {one.model: one for one in served}
     )
     plain = Scale(same=1.0, other=0.0)  # what these doubles mean by a cosine needs no measuring
     library.scales.update({one.model: Scales(plain, plain, plain) for one in served})
