@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,18 +23,7 @@ DTYPES: dict[str, Any] = {
 }
 # Inputs that have the name and the value of a request's field, if it is sent.
 AS_GIVEN = {"presence_penalty", "frequency_penalty", "repetition_penalty", "length_penalty", "min_tokens"}
-
-
-@dataclass(frozen=True)
-class GenerationCall:
-    """One call of the façade: its inputs by name, the number of returned texts, and the caller's stop
-    sequences.
-    """
-
-    fields: Mapping[str, Any]
-    stops: tuple[str, ...]
-    max_tokens: int
-    sequences: int = 1
+Call = Mapping[str, Any]  # one call of the façade: its inputs by name
 
 
 def questions(
@@ -46,7 +34,7 @@ def questions(
     beams: int = 1,
     pictures: Sequence[str] = (),
     guide: tuple[str, str] | None = None,
-) -> list[GenerationCall]:
+) -> list[Call]:
     """Return the calls that a request needs: one for each text, or for each prompt with beams. `pictures` are
     data URLs; `guide` is kind and text of the grammar that the texts follow.
     """
@@ -54,15 +42,12 @@ def questions(
     if guide:
         common |= {"guided_decoding_guide_type": guide[0], "guided_decoding_guide": guide[1]}
     seed = secrets.randbits(63) if form.seed is None else form.seed % 2**64
-    found: list[GenerationCall] = []
+    found: list[Call] = []
     for prompt in prompts:
         for _ in range(1 if beams > 1 else form.n):
             # Texts of one request must differ, also those of equal prompts; a request with a seed is
             # repeatable all the same.
-            own = {"text_input": prompt, "seed": (seed + len(found)) % 2**64}
-            found.append(
-                GenerationCall({**common, **own}, tuple(form.stops), tokens, form.n if beams > 1 else 1)
-            )
+            found.append({**common, "text_input": prompt, "seed": (seed + len(found)) % 2**64})
     return found
 
 
@@ -93,7 +78,7 @@ def _choice(form: Generation) -> dict[str, Any]:
     return {"temperature": temperature, "top_p": top_p, **({"top_k": form.top_k} if form.top_k else {})}
 
 
-def arrays(fields: Mapping[str, Any]) -> Arrays:
+def arrays(fields: Call) -> Arrays:
     """Make tensors of one row, [1, n], from fields."""
     found = {}
     for name, value in fields.items():

@@ -12,7 +12,7 @@ from conch.deployment import Pool
 from conch.names import TEXT
 
 from ..triton import Arrays, Triton
-from .calls import GenerationCall, arrays
+from .calls import Call, arrays
 from .filters import StopSequenceFilter
 
 
@@ -38,25 +38,23 @@ class TextDelta:
     written: int = 0
 
 
-async def whole(triton: Triton, pool: Pool, question: GenerationCall, request_id: str) -> list[TextDelta]:
+async def whole(triton: Triton, pool: Pool, question: Call, request_id: str) -> list[TextDelta]:
     """Return the answer to a question, one piece for each text, best first.
 
     Raises:
         ApiError: see Triton.infer.
     """
-    tokens = (
-        ["output_lengths", "output_tokens", "output_log_probs"] if "top_log_probs" in question.fields else []
-    )
-    top = ["top_tokens", "top_token_log_probs"] if question.fields.get("top_log_probs") else []
+    tokens = ["output_lengths", "output_tokens", "output_log_probs"] if "top_log_probs" in question else []
+    top = ["top_tokens", "top_token_log_probs"] if question.get("top_log_probs") else []
     outputs = ["text_output", "num_input_tokens", "num_output_tokens", *tokens, *top]
-    result = await triton.infer(pool, TEXT, arrays(question.fields), outputs, request_id)
+    result = await triton.infer(pool, TEXT, arrays(question), outputs, request_id)
     texts = result["text_output"].reshape(-1)
     return [
         _piece(pool, question, result, i, text.decode("utf-8", "replace")) for i, text in enumerate(texts)
     ]
 
 
-def _piece(pool: Pool, question: GenerationCall, result: Arrays, i: int, text: str) -> TextDelta:
+def _piece(pool: Pool, question: Call, result: Arrays, i: int, text: str) -> TextDelta:
     lengths = result["output_lengths" if "output_lengths" in result else "num_output_tokens"].reshape(-1)
     tokens, count = tuple[Token, ...](), int(lengths[i])
     if "output_tokens" in result:
@@ -69,7 +67,7 @@ def _piece(pool: Pool, question: GenerationCall, result: Arrays, i: int, text: s
             else [()] * count
         )
         tokens = tuple(Token(_text(names[n]), float(probs[n]), tops[n]) for n in range(count))
-    ending = StopSequenceFilter(question.stops)
+    ending = StopSequenceFilter(question.get("stop_words", ()))
     shown = ending.add(text, last=True)
     read = int(result["num_input_tokens"].item())
     cut = count >= _room(pool, question, read) and not ending.stopped
@@ -82,9 +80,10 @@ def _piece(pool: Pool, question: GenerationCall, result: Arrays, i: int, text: s
     )
 
 
-def _room(pool: Pool, question: GenerationCall, read: int) -> int:
+def _room(pool: Pool, question: Call, read: int) -> int:
     """Return the most tokens that an answer may have: a decoder-only model holds the prompt as well."""
-    return question.max_tokens if pool.encoder_positions else min(question.max_tokens, pool.positions - read)
+    most: int = question["max_tokens"]
+    return most if pool.encoder_positions else min(most, pool.positions - read)
 
 
 def _within(tokens: Sequence[Token], length: int) -> tuple[Token, ...]:
@@ -105,15 +104,15 @@ def _tops(names: Any, probs: Any) -> list[tuple[tuple[str, float], ...]]:
 
 
 async def stream(
-    triton: Triton, pool: Pool, question: GenerationCall, request_id: str
+    triton: Triton, pool: Pool, question: Call, request_id: str
 ) -> AsyncGenerator[TextDelta, None]:
     """Yield the answer to a question as it is generated; the last piece has the finish reason.
 
     Raises:
         ApiError: see Triton.stream.
     """
-    fields = {**question.fields, "stream": True}
-    ending, read, written = StopSequenceFilter(question.stops), 0, 0
+    fields = {**question, "stream": True}
+    ending, read, written = StopSequenceFilter(question.get("stop_words", ())), 0, 0
     held = list[Token]()  # tokens whose text is held back
     ahead = 0  # characters of text that were shown beyond the tokens'
     async with aclosing(triton.stream(pool, f"{TEXT}_stream", fields, request_id)) as events:
@@ -121,8 +120,8 @@ async def stream(
             read = int(event.get("num_input_tokens", read))
             written = int(event.get("num_output_tokens", written))
             text = ending.add(str(event["text_output"]))
-            held += _streamed_tokens(event, int(question.fields.get("top_log_probs", 0)))
-            tokens = _within(held, ahead + len(text)) if question.stops else tuple(held)
+            held += _streamed_tokens(event, int(question.get("top_log_probs", 0)))
+            tokens = _within(held, ahead + len(text)) if ending.stops else tuple(held)
             ahead += len(text) - sum(len(token.text) for token in tokens)
             held = held[len(tokens) :]
             if text or tokens:

@@ -23,7 +23,7 @@ from ..metrics import StreamTimer
 from ..services import Services, ServicesDep
 from ..sse import streamed
 from ..vision.fetching import data_urls
-from .calls import GenerationCall, questions
+from .calls import Call, questions
 from .chat import calling_of, first_phase, guide_of, recommended, rendered, settings_of
 from .filters import Phase
 from .generator import TextDelta, stream, whole
@@ -63,7 +63,7 @@ class GenerationRun:
 
     services: Services
     pool: Pool
-    asked: list[GenerationCall]
+    asked: list[Call]
     request_id: str
     written: CompletionWriter | ResponseWriter
     guided: str = "response_format"  # the field that a grammar comes from
@@ -102,7 +102,7 @@ class GenerationRun:
         """Yield all texts as they are generated, each piece with its text's number."""
         queue: asyncio.Queue[tuple[int, TextDelta] | Exception | None] = asyncio.Queue(PIECES)
 
-        async def run(i: int, question: GenerationCall) -> None:
+        async def run(i: int, question: Call) -> None:
             try:
                 async with aclosing(
                     stream(self.services.triton, self.pool, question, f"{self.request_id}.{i}")

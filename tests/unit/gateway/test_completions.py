@@ -100,12 +100,10 @@ def form(**fields: Any) -> CompletionRequest:
 def test_no_two_texts_of_a_request_have_the_same_seed() -> None:
     """Not those of equal prompts either, and nothing grows out of 64 bits."""
     asked = questions(form(n=3, seed=2**64 - 2), ["a", "a"], 5, None)
-    seeds = [question.fields["seed"] for question in asked]
+    seeds = [question["seed"] for question in asked]
     assert len(set(seeds)) == 6
     assert all(0 <= seed < 2**64 for seed in seeds)
-    assert [
-        question.fields["seed"] for question in questions(form(n=3, seed=2**64 - 2), ["a", "a"], 5, None)
-    ] == seeds
+    assert questions(form(n=3, seed=2**64 - 2), ["a", "a"], 5, None) == asked
 
 
 @pytest.mark.parametrize(
@@ -121,15 +119,14 @@ def test_choice(fields: dict[str, Any], sampling: dict[str, Any]) -> None:
     """OpenAI's defaults are a random choice; 0 is none at all."""
     (question,) = questions(form(**fields), ["a"], 5, None)
     assert {
-        name: value for name, value in question.fields.items() if name in ("temperature", "top_p", "top_k")
+        name: value for name, value in question.items() if name in ("temperature", "top_p", "top_k")
     } == sampling
 
 
 def test_beams_are_one_question() -> None:
     (question,) = questions(form(n=2, best_of=4), ["a"], 5, None, beams=4)
-    asked = question.fields
-    assert (asked["beam_width"], asked["num_return_sequences"], question.sequences) == (4, 2, 2)
-    assert "temperature" not in question.fields
+    assert (question["beam_width"], question["num_return_sequences"]) == (4, 2)
+    assert "temperature" not in question
 
 
 def test_log_probs_of_pieces_have_offsets_in_the_whole_text() -> None:
