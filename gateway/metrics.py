@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import SimpleNamespace
@@ -92,13 +92,6 @@ class GatewayMetrics:
         for outcome in OUTCOMES:
             self.questions.labels(model, outcome)
         self.text_usage(model, 0)
-
-    @contextmanager
-    def transcription(self, model: str, seconds: Callable[[], float]) -> Iterator[None]:
-        """Time one recording and count its length, known at the end."""
-        with self.speech.labels(model).time():
-            yield
-        self.audio.labels(model).inc(seconds())
 
     @contextmanager
     def question(self, model: str) -> Iterator[None]:

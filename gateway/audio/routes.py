@@ -119,15 +119,16 @@ class TranscriptionRun:
 
     async def run(self) -> AsyncGenerator[Transcript, None]:
         """Yield transcripts of the windows in order."""
-        with self.services.metrics.transcription(self.pool.model_id, lambda: self.recording.seconds):
-            async with aclosing(
-                self.services.transcriber.transcribe(
-                    self.pool, self.recording.windows(), self.chosen, self.request_id
-                )
-            ) as found:
+        metrics, model = self.services.metrics, self.pool.model_id
+        found = self.services.transcriber.transcribe(
+            self.pool, self.recording.windows(), self.chosen, self.request_id
+        )
+        with metrics.speech.labels(model).time():
+            async with aclosing(found):
                 async for part in found:
                     self.parts.append(part)
                     yield part
+        metrics.audio.labels(model).inc(self.recording.seconds)
 
     async def whole(self) -> Transcript:
         """Return the whole transcript. Without speech, its language is the requested one, or English."""

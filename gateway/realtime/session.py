@@ -116,10 +116,6 @@ class Audio(Fields):
 Judge = Callable[[Transcription], None]
 
 
-def nothing(_: Transcription) -> None:
-    """Check nothing."""
-
-
 class Session(Fields):
     """The configuration of one connection."""
 
@@ -130,7 +126,7 @@ class Session(Fields):
     include: tuple[Literal["item.input_audio_transcription.logprobs"], ...] = ()
     _asked: bool = PrivateAttr(default=False)  # whether the client has configured turn detection
 
-    def changed(self, update: Any, judge: Judge = nothing) -> tuple[Session, list[ApiError]]:
+    def changed(self, update: Any, judge: Judge = lambda _: None) -> tuple[Session, list[ApiError]]:
         """Apply the valid fields of a session.update, and return why others are not. `judge` raises an
         ApiError that names the field where a deployment cannot do what is requested.
 
