@@ -68,6 +68,11 @@ def encode(
     return body, headers
 
 
+def call_id(request_id: str) -> str:
+    """Make a call's id that, unlike the client's own, is unique, so that the work can be stopped by it."""
+    return f"{request_id}.{uuid.uuid4().hex[:8]}"
+
+
 def decode(headers: Mapping[str, str], body: bytes, outputs: Sequence[str]) -> Arrays:
     """Read the arrays of an answer."""
     length = headers.get("inference-header-content-length")

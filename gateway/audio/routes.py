@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -28,6 +27,7 @@ from ..metrics import StreamTimer
 from ..services import Services, ServicesDep
 from ..settings import Settings
 from ..sse import event, streamed
+from ..triton import call_id
 from ..upload import receive
 from . import responses as formats
 from .decoding import DECODERS, media_errors
@@ -218,8 +218,7 @@ async def _begin(
     recording = UploadedRecording(
         Path(upload.path), TurnCutter(cut) if cut else PauseCutter(), services.settings, form.audio_track
     )
-    # Unlike the client's own id it is never seen twice: under it the work can be stopped.
-    request_id = f"{request.state.request_id}.{uuid.uuid4().hex[:8]}"
+    request_id = call_id(request.state.request_id)
     diarizer = await _diarizer(services, wanted, request_id) if wanted else None
     return form, TranscriptionRun(services, pool, recording, chosen, request_id, diarizer)
 

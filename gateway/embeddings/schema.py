@@ -13,8 +13,7 @@ from conch.pictures import Picture
 
 from ..fields import Fields, Only, Text
 from ..text.schema import TextPart, Texts
-from ..vision.parts import ImagePart
-from ..vision.urls import of_url
+from ..vision.parts import ImagePart, of_url
 
 MOST_INPUTS = 2048  # OpenAI's limit
 Item = str | list[int] | Picture

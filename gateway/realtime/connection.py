@@ -14,6 +14,7 @@ from starlette.types import Message
 from conch.errors import ApiError
 
 from ..errors import error_body, internal
+from ..triton import call_id
 
 LARGEST_EVENT = 64 * 1024  # characters of an event that brings no sound
 LONGEST_ID = 512  # characters of an event's id, which errors repeat
@@ -36,7 +37,7 @@ class LiveConnection:
 
     def __init__(self, socket: WebSocket, idle_seconds: float) -> None:
         self.socket, self.idle_seconds = socket, idle_seconds
-        self.request_id = f"{socket.state.request_id}.{uuid.uuid4().hex[:8]}"
+        self.request_id = call_id(socket.state.request_id)
 
     async def send(self, kind: str, **fields: Any) -> None:
         """Send one event to the client; ignored if it has gone, which the reading side notices."""

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import base64
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -20,7 +19,7 @@ from ..text.calls import questions
 from ..text.chat import rendered
 from ..text.generator import whole
 from ..text.schema import ChatRequest, check_lengths
-from ..triton import Triton
+from ..triton import Triton, call_id
 from .schema import LONGEST_QUERY, SearchRequest
 
 ANSWER_TOKENS = 256
@@ -60,7 +59,7 @@ class ServedAnswerer:
         )
         with self.admission.place(self.pool):
             try:
-                (made,) = await whole(self.triton, self.pool, call, f"{request_id}.{uuid.uuid4().hex[:8]}")
+                (made,) = await whole(self.triton, self.pool, call, call_id(request_id))
             except ApiError as error:
                 raise named(error) from error
         return made.text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import AsyncExitStack, aclosing, contextmanager
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from ..errors import error_body
 from ..metrics import StreamTimer
 from ..services import Services, ServicesDep
 from ..sse import streamed
+from ..triton import call_id
 from ..vision.fetching import data_urls
 from .calls import Call, questions
 from .chat import calling_of, first_phase, guide_of, recommended, rendered, settings_of
@@ -161,7 +161,7 @@ async def completions(form: CompletionRequest, request: Request, services: Servi
     check_lengths(prompts, pool, "prompt")
     written = CompletionWriter(form.model, prompts, form.echo, form.logprobs is not None, form.n)
     asked = questions(form, prompts, form.max_tokens, form.logprobs, form.beams)
-    work = GenerationRun(services, pool, asked, _id(request), written)
+    work = GenerationRun(services, pool, asked, call_id(request.state.request_id), written)
     async with AsyncExitStack() as held:
         held.enter_context(services.generations.place(pool, len(asked) * form.beams))
         return await _answer(form, request, work, held, "prompt")
@@ -214,13 +214,8 @@ async def _chat(
         pictures = await cancel_on_disconnect(request, fetched)
         asked = questions(form, [prompt], tokens, top, pictures=pictures, guide=guide)
         guided = "tools" if calling.guide() else "response_format"
-        work = GenerationRun(services, pool, asked, _id(request), written, guided)
+        work = GenerationRun(services, pool, asked, call_id(request.state.request_id), written, guided)
         return await _answer(form, request, work, held, "messages")
-
-
-def _id(request: Request) -> str:
-    """Make an id that, unlike the client's own, is unique, so that the work can be stopped by it."""
-    return f"{request.state.request_id}.{uuid.uuid4().hex[:8]}"
 
 
 async def _answer(

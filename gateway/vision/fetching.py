@@ -16,7 +16,7 @@ import httpx
 from conch.errors import refused
 from conch.pictures import MOST_BYTES
 
-from .urls import REMEDY, check_url
+from .parts import REMEDY, check_url
 
 SECONDS = 10.0
 
