@@ -87,11 +87,11 @@ Gateway = tuple[TestClient, FakeTriton]
 
 @contextmanager
 def application(folder: Path, *pools: Pool, triton: Any, **settings: Any) -> Iterator[TestClient]:
-    """The application over one instance of each pool. `settings`: other than the deployment's."""
+    """The application over the instances of pools. `settings`: other than the deployment's."""
     deployment = folder / "deployment.json"
     instances = tuple(
-        Instance(n, pool.model_id, pool.family, str(folder), (0,), f"a:{n}", f"b:{n}")
-        for n, pool in enumerate(pools)
+        Instance(n, pool.model_id, pool.family, str(folder), (n,), f"a:{n}", f"b:{n}", gpus=str(n))
+        for n, pool in enumerate(pool for pool in pools for _ in pool.instances)
     )
     Deployment(instances, pools).save(deployment)
     app = create_app(Settings(deployment=deployment, **settings), triton=triton)

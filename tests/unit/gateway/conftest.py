@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
+from conch.deployment import Chat
 from gateway.observe import log_json_lines
 
-from .application import FakeTriton, Gateway
+from .application import FakeTriton, Gateway, text_gateway
 
 log_json_lines()
+
+
+@pytest.fixture(scope="module")
+def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """A model with the file's chat template, whose engine follows grammars."""
+    folder = tmp_path_factory.mktemp("gateway")
+    with text_gateway(folder, Chat(request.module.TEMPLATE), "guided_decoding") as found:
+        yield found
 
 
 @pytest.fixture

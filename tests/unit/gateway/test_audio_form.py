@@ -11,6 +11,8 @@ from conch.errors import ApiError
 from gateway.audio.languages import check_languages, language_code
 from gateway.audio.schema import options, parse_transcription, parse_translation
 
+DIARIZED = {"response_format": "diarized_json"}
+
 
 def parsed(**fields: Any) -> Any:
     rows = {name: value if isinstance(value, list) else [value] for name, value in fields.items()}
@@ -97,9 +99,68 @@ def test_names_of_other_servers() -> None:
         ({"keywords[]": ["a"] * 101}, "keywords[]", "has 101 items; send 100 at most"),
         ({"audio_track": "0"}, "audio_track", "greater than or equal to 1"),
         ({"frobnicate": "1"}, "frobnicate", "unknown field"),
+        ({"diarize": "true"}, "diarize", "needs a format with speakers"),
+        ({"diarize": "true", "response_format": "text"}, "diarize", "use diarized_json, verbose_json"),
+        ({"num_speakers": "2"}, "num_speakers", "needs response_format=diarized_json or diarize=true"),
+        ({"known_speaker_names[]": "a"}, "known_speaker_names[]", "needs response_format=diarized_json"),
+        ({**DIARIZED, "num_speakers": "0"}, "num_speakers", "greater than or equal to 1"),
+        ({**DIARIZED, "max_speakers": "51"}, "max_speakers", "less than or equal to 50"),
+        ({**DIARIZED, "num_speakers": "2", "max_speakers": "3"}, "num_speakers", "cannot be combined"),
+        ({**DIARIZED, "min_speakers": "4", "max_speakers": "3"}, "min_speakers", "lower it"),
+        ({**DIARIZED, "known_speaker_names[]": ["a", "b"]}, "known_speaker_references[]", "2 names, 0"),
+        ({**DIARIZED, "known_speaker_references[]": ["data:,"]}, "known_speaker_names[]", "0 names, 1"),
+        (
+            {**DIARIZED, "known_speaker_names[]": ["a", "a"], "known_speaker_references[]": ["x", "y"]},
+            "known_speaker_names[]",
+            "has a name twice",
+        ),
+        (
+            {**DIARIZED, "known_speaker_names[]": ["a", ""]},
+            "known_speaker_names[]",
+            "has 0 characters; send at least 1",
+        ),
+        ({**DIARIZED, "known_speaker_names[]": ["a"] * 21}, "known_speaker_names[]", "send 20 at most"),
+        ({**DIARIZED, "include[]": "logprobs"}, "include[]", "requires response_format=json"),
+        ({"response_format": "xml"}, "response_format", ""),
+        ({"language": "klingon"}, "language", ""),
+        *[({"temperature": given}, "temperature", "") for given in ("hot", "2", "-1", "nan")],
+        ({"stream": "perhaps"}, "stream", ""),
+        ({"stream": "true", "response_format": "vtt"}, "stream", ""),
+        ({"timestamp_granularities[]": "word"}, "timestamp_granularities[]", "verbose_json"),
+        ({"timestamp_granularities[]": "segment"}, "timestamp_granularities[]", ""),
+        (
+            {"timestamp_granularities[]": "phoneme", "response_format": "verbose_json"},
+            "timestamp_granularities[]",
+            "",
+        ),
+        ({"include[]": "all"}, "include[]", ""),
+        ({"include": "logprobs", "include[]": "logprobs"}, "include[]", ""),
+        ({"keywords[]": "<|en|>"}, "keywords", ""),
+        ({"prompt": "<|endoftext|>"}, "prompt", ""),
+        ({"prompt[]": "a"}, "prompt[]", ""),
+        ({"chunking_strategy": "manual"}, "chunking_strategy", ""),
+        ({"chunking_strategy": "{broken"}, "chunking_strategy", ""),
+        ({"chunking_strategy": '{"a":' + "[" * 30000}, "chunking_strategy", ""),
+        ({"chunking_strategy": '{"type": "server_vad", "colour": 1}'}, "chunking_strategy", ""),
+        (
+            {"chunking_strategy[type]": "server_vad", "chunking_strategy[threshold]": "2"},
+            "chunking_strategy",
+            "",
+        ),
+        (
+            {"chunking_strategy": "auto", "chunking_strategy[type]": "server_vad"},
+            "chunking_strategy[type]",
+            "",
+        ),
+        ({"best_of": "3"}, "best_of", ""),
+        ({"beam_width": "99"}, "beam_width", ""),
+        ({"beam_width": "4", "temperature": "0.5"}, "beam_width", ""),
+        *[({"max_tokens": given}, "max_tokens", "") for given in ("0", "100000", "4294967297", "1" * 30)],
     ],
 )
-def test_what_would_change_the_text_is_refused_by_name(fields: dict[str, Any], param: str, said: str) -> None:
+def test_a_field_that_is_wrong_or_not_supported_is_refused_by_name(
+    fields: dict[str, Any], param: str, said: str
+) -> None:
     with pytest.raises(ApiError) as refused:
         parsed(**fields)
     assert (refused.value.status, refused.value.param) == (400, param)
@@ -107,47 +168,15 @@ def test_what_would_change_the_text_is_refused_by_name(fields: dict[str, Any], p
 
 
 @pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"response_format": "xml"}, "response_format"),
-        ({"language": "klingon"}, "language"),
-        *[({"temperature": given}, "temperature") for given in ("hot", "2", "-1", "nan")],
-        ({"stream": "perhaps"}, "stream"),
-        ({"stream": "true", "response_format": "vtt"}, "stream"),
-        ({"timestamp_granularities[]": "word"}, "timestamp_granularities[]"),
-        ({"timestamp_granularities[]": "segment"}, "timestamp_granularities[]"),
-        (
-            {"timestamp_granularities[]": "phoneme", "response_format": "verbose_json"},
-            "timestamp_granularities[]",
-        ),
-        ({"include[]": "logprobs", "response_format": "text"}, "include[]"),
-        ({"include[]": "all"}, "include[]"),
-        ({"include": "logprobs", "include[]": "logprobs"}, "include[]"),
-        ({"keywords[]": "<|en|>"}, "keywords"),
-        ({"prompt": "<|endoftext|>"}, "prompt"),
-        ({"prompt[]": "a"}, "prompt[]"),
-        ({"chunking_strategy": "manual"}, "chunking_strategy"),
-        ({"chunking_strategy": "{broken"}, "chunking_strategy"),
-        ({"chunking_strategy": '{"a":' + "[" * 30_000}, "chunking_strategy"),
-        ({"chunking_strategy": '{"type": "server_vad", "colour": 1}'}, "chunking_strategy"),
-        ({"chunking_strategy[type]": "server_vad", "chunking_strategy[threshold]": "2"}, "chunking_strategy"),
-        ({"chunking_strategy": "auto", "chunking_strategy[type]": "server_vad"}, "chunking_strategy[type]"),
-        ({"best_of": "3"}, "best_of"),
-        ({"beam_width": "99"}, "beam_width"),
-        ({"beam_width": "4", "temperature": "0.5"}, "beam_width"),
-        *[({"max_tokens": given}, "max_tokens") for given in ("0", "100000", "4294967297", "1" * 30)],
-    ],
-)
-def test_a_field_that_is_wrong_repeated_or_unsupported_is_named(fields: dict[str, Any], param: str) -> None:
-    with pytest.raises(ApiError) as refused:
-        parsed(**fields)
-    assert (refused.value.status, refused.value.param) == (400, param)
-
-
-@pytest.mark.parametrize(
-    "field", ["keywords", "stream", "timestamp_granularities[]", "include[]", "chunking_strategy"]
+    "field", ["keywords", "stream", "timestamp_granularities[]", "include[]", "chunking_strategy", "diarize"]
 )
 def test_translations_have_fewer_fields(field: str) -> None:
     with pytest.raises(ApiError, match="unknown field") as refused:
         parse_translation({"model": ["m"], field: ["true"]})
     assert refused.value.param == field
+
+
+def test_translations_have_no_speakers() -> None:
+    with pytest.raises(ApiError) as refused:
+        parse_translation({"model": ["m"], "response_format": ["diarized_json"]})
+    assert refused.value.param == "response_format"

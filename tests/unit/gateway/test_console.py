@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from conch.deployment import Chat, Deployment, Instance, Pool
-from gateway.app import create_app
+from conch.deployment import Chat, Pool
 from gateway.console.history import SECONDS, SLOTS, History, quantile
 from gateway.console.page import FILES, POLICY
-from gateway.settings import Settings
 from gateway.triton import TritonAnswer
+
+from .application import application
 
 STATUS = {
     "state": "serving",
@@ -52,15 +52,12 @@ class Guards:
 @contextmanager
 def gateway(folder: Path, guards: Guards, **files: str) -> Iterator[TestClient]:
     """The application with two instances; `files`: contents of the files with keys."""
-    instances = tuple(Instance(i, "mini", "gpt2", "x", (i,), "a:1", "a:2", gpus=str(i)) for i in range(2))
     chat = Chat("{{ messages }}")
     pool = Pool("mini", "gpt2", (0, 1), capabilities=frozenset({"completion"}), chat=chat, target="torch")
-    Deployment(instances, (pool,)).save(folder / "deployment.json")
     for name, text in files.items():
         (folder / name).write_text(text, "utf-8")
     paths = {f"{name}_keys_file": folder / name for name in files}
-    settings = Settings(deployment=folder / "deployment.json", **paths)  # type: ignore[arg-type]
-    with TestClient(create_app(settings, triton=guards)) as client:  # type: ignore[arg-type]
+    with application(folder, pool, triton=guards, **paths) as client:
         yield client
 
 

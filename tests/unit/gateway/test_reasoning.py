@@ -4,7 +4,6 @@ model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +33,6 @@ TEMPLATE = """
 {% endif %}{% if tools %}{% endif %}"""
 OPENED = "{{ messages[0].content }} </think> <think>\n"  # as DeepSeek-R1's distilled models
 THOUGHT = ("<thi", "nk>\nLet me", " see.\n</th", "ink>\n\nIt is", " 4.")
-
-
-@pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with text_gateway(tmp_path_factory.mktemp("gateway"), Chat(TEMPLATE), "guided_decoding") as found:
-        yield found
 
 
 @pytest.fixture(autouse=True)

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from conch.deployment import Chat
+from .application import Gateway
+from .test_tools import SCHEMA, TEMPLATE, guide
 
-from .application import Gateway, text_gateway
-from .test_tools import CHATML, SCHEMA, guide
-
+__all__ = ["TEMPLATE"]
 EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
 ADD = {"type": "function", "name": "add", "parameters": SCHEMA, "strict": True}
 CALLED = {"type": "function_call", "call_id": "call_1", "name": "add", "arguments": '{"a": 1}'}
-
-
-@pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with text_gateway(tmp_path_factory.mktemp("gateway"), Chat(CHATML), "guided_decoding") as found:
-        yield found
 
 
 def ask(gateway: Gateway, **fields: Any) -> Any:

@@ -21,7 +21,7 @@ from starlette.testclient import TestClient
 from conch.errors import ApiError
 from gateway.audio.diarization import Diarizer, TritonVoices, known_voices
 from gateway.audio.responses import formatted, speaker_segments
-from gateway.audio.schema import parse_transcription, parse_translation
+from gateway.audio.schema import parse_transcription
 from gateway.audio.speakers import SpeakersWanted
 from speech.speakers.model import Count
 from speech.transcript import Segment, Transcript, Word
@@ -58,51 +58,6 @@ def test_what_asks_for_speakers() -> None:
         response_format="diarized_json", min_speakers="2", max_speakers="5", stream="true", **named
     )
     assert found == SpeakersWanted(Count(2, 5), ("Ann",), ("data:,",))
-
-
-DIARIZED = {"response_format": "diarized_json"}
-
-
-@pytest.mark.parametrize(
-    ("fields", "param", "said"),
-    [
-        ({"diarize": "true"}, "diarize", "needs a format with speakers"),
-        ({"diarize": "true", "response_format": "text"}, "diarize", "use diarized_json, verbose_json"),
-        ({"num_speakers": "2"}, "num_speakers", "needs response_format=diarized_json or diarize=true"),
-        ({"known_speaker_names[]": "a"}, "known_speaker_names[]", "needs response_format=diarized_json"),
-        ({**DIARIZED, "num_speakers": "0"}, "num_speakers", "greater than or equal to 1"),
-        ({**DIARIZED, "max_speakers": "51"}, "max_speakers", "less than or equal to 50"),
-        ({**DIARIZED, "num_speakers": "2", "max_speakers": "3"}, "num_speakers", "cannot be combined"),
-        ({**DIARIZED, "min_speakers": "4", "max_speakers": "3"}, "min_speakers", "lower it"),
-        ({**DIARIZED, "known_speaker_names[]": ["a", "b"]}, "known_speaker_references[]", "2 names, 0"),
-        ({**DIARIZED, "known_speaker_references[]": ["data:,"]}, "known_speaker_names[]", "0 names, 1"),
-        (
-            {**DIARIZED, "known_speaker_names[]": ["a", "a"], "known_speaker_references[]": ["x", "y"]},
-            "known_speaker_names[]",
-            "has a name twice",
-        ),
-        (
-            {**DIARIZED, "known_speaker_names[]": ["a", ""]},
-            "known_speaker_names[]",
-            "has 0 characters; send at least 1",
-        ),
-        ({**DIARIZED, "known_speaker_names[]": ["a"] * 21}, "known_speaker_names[]", "send 20 at most"),
-        ({**DIARIZED, "include[]": "logprobs"}, "include[]", "requires response_format=json"),
-        ({**DIARIZED, "timestamp_granularities[]": "word"}, "timestamp_granularities[]", "verbose_json"),
-    ],
-)
-def test_fields_that_do_not_go_together(fields: dict[str, Any], param: str, said: str) -> None:
-    with pytest.raises(ApiError) as refused:
-        wanted(**fields)
-    assert (refused.value.status, refused.value.param) == (400, param)
-    assert said in refused.value.message
-
-
-def test_translations_have_no_speakers() -> None:
-    for fields in ({"response_format": ["diarized_json"]}, {"diarize": ["true"]}):
-        with pytest.raises(ApiError) as refused:
-            parse_translation({"model": ["m"], **fields})
-        assert refused.value.param == next(iter(fields))
 
 
 def test_diarized_json_is_the_sdks() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +17,12 @@ from gateway.text.tools import CallFilter, Calling, Tool
 
 from .application import CALL, FakeTriton, Gateway, chat, chunks, text_gateway
 
-CHATML = (Path(__file__).parents[3] / "build/assets/chat/chatml_tools.jinja").read_text("utf-8")
+TEMPLATE = (Path(__file__).parents[3] / "build/assets/chat/chatml_tools.jinja").read_text("utf-8")
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 ADD = {"type": "function", "function": {"name": "add", "description": "Add one", "parameters": SCHEMA}}
 STOP = {"type": "function", "function": {"name": "stop"}}
 TOOLS = (Tool.model_validate(ADD), Tool.model_validate(STOP))
 TAGGED = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
-
-
-@pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with text_gateway(tmp_path_factory.mktemp("gateway"), Chat(CHATML), "guided_decoding") as found:
-        yield found
 
 
 def guide(fake: FakeTriton) -> tuple[str, Any]:
