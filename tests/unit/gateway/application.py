@@ -118,6 +118,13 @@ def chat(gateway: Gateway, *messages: dict[str, Any], **fields: Any) -> Any:
     return gateway[0].post("/v1/chat/completions", content=body, headers={"content-type": "application/json"})
 
 
+def refuses(answer: Any, param: str | None, says: str = "", status: int = 400) -> None:
+    """The answer is an error that names a field and says so."""
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (status, param), error
+    assert says in error["message"], error
+
+
 def chunks(answer: Any) -> list[dict[str, Any]]:
     """The events of a stream that ended as it should."""
     assert answer.text.endswith("data: [DONE]\n\n")

@@ -18,7 +18,7 @@ from gateway.text.generator import StopSequenceFilter, TextDelta, Token
 from gateway.text.responses import CompletionWriter
 from gateway.text.schema import MOST_TEXTS, MOST_WORDS, CompletionRequest
 
-from .application import CALL, Gateway, chat, chunks, text_gateway
+from .application import CALL, Gateway, chat, chunks, refuses, text_gateway
 
 TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system here') }}{% endif %}{{ "
@@ -209,8 +209,7 @@ def test_an_error_at_once_is_no_stream(gateway: Gateway) -> None:
     """A plain answer with a status."""
     gateway[1].words = ()
     gateway[1].error = ApiError(400, "the text has 900 tokens, this model has 64 positions; shorten it")
-    answer = post(gateway)
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "prompt")
+    refuses(post(gateway), "prompt")
     assert places(gateway) == 0
 
 
@@ -225,7 +224,7 @@ def test_an_error_at_once_is_no_stream(gateway: Gateway) -> None:
 )
 def test_what_the_model_refuses_names_the_callers_field(gateway: Gateway, said: str, param: str) -> None:
     gateway[1].error = ApiError(400, said)
-    assert post(gateway).json()["error"]["param"] == param
+    refuses(post(gateway), param)
 
 
 HALF = "\ud800"
@@ -271,7 +270,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 def test_forms_refuse_before_triton_is_asked(gateway: Gateway, fields: dict[str, Any], param: str) -> None:
     body = json.dumps({"model": "mini", "prompt": "x", **fields})
     answer = gateway[0].post("/v1/completions", content=body, headers={"content-type": "application/json"})
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
+    refuses(answer, param)
     assert not gateway[1].asked
 
 
@@ -290,9 +289,7 @@ def test_a_chat_that_is_refused(gateway: Gateway) -> None:
         ({"role": "system", "content": "x"}, "no system here"),
         ({"role": "user", "content": HALF}, "surrogate"),
     ):
-        error = chat(gateway, message).json()["error"]
-        assert error["param"] == "messages"
-        assert said in error["message"]
+        refuses(chat(gateway, message), "messages", said)
 
 
 def test_an_answer_may_be_sent_back(gateway: Gateway) -> None:
@@ -307,7 +304,7 @@ def test_an_answer_may_be_sent_back(gateway: Gateway) -> None:
     ]
     plain = {"store": False, "metadata": {"run": "1"}, "service_tier": "auto"}
     assert chat(gateway, *history, **plain, tools=[], tool_choice="none").status_code == 200
-    assert chat(gateway, *history, tools=[{"type": "function"}]).json()["error"]["param"] == "tools"
+    refuses(chat(gateway, *history, tools=[{"type": "function"}]), "tools")
     harmless = {
         "store": True,
         "reasoning_effort": "high",  # no variable of this template
@@ -346,8 +343,7 @@ def test_a_bad_message_is_named(gateway: Gateway, message: dict[str, Any], says:
 
 def test_a_model_without_template_has_no_chat(tmp_path: Path) -> None:
     with text_gateway(tmp_path, None) as gateway:
-        error = chat(gateway, {"role": "user", "content": "x"}).json()["error"]
-    assert "does not support chat; models here that do: none" in error["message"]
+        refuses(chat(gateway), "model", "does not support chat; models here that do: none")
 
 
 def test_one_request_too_many_is_told_to_come_back(gateway: Gateway) -> None:

@@ -26,7 +26,7 @@ from gateway.retrieval.service import open_retrieval
 from gateway.settings import Settings
 from retrieval.library import Item
 
-from .application import FakeTriton, application
+from .application import FakeTriton, application, refuses
 from .test_chat_pictures import TEMPLATE
 from .test_embeddings import FakeTriton as Embedding
 
@@ -44,26 +44,24 @@ def down(tmp_path: Path) -> Iterator[TestClient]:
         yield client
 
 
+def sent(client: TestClient, **fields: str) -> Any:
+    return client.post("/v1/files", files={"file": ("a.txt", b"a")}, data=fields)
+
+
 def test_where_it_is_off_it_says_how_it_is_switched_on(tmp_path: Path) -> None:
     with application(tmp_path, MINI, triton=Embedding()) as client:
         for path in ("/v1/files", "/v1/vector_stores", "/v1/vector_stores/a/files"):
-            answer = client.get(path)
-            assert answer.status_code == 404
-            assert "docs/retrieval.md" in answer.json()["error"]["message"]
+            refuses(client.get(path), None, "docs/retrieval.md", 404)
 
 
 def test_a_document_database_that_is_down_is_named_and_comes_back(down: TestClient, tmp_path: Path) -> None:
     answer = down.get("/v1/files")
-    assert answer.status_code == 503
-    assert answer.json()["error"]["message"].startswith("the document database (SQLite) does not answer")
+    refuses(answer, None, "the document database (SQLite) does not answer", 503)
     assert answer.headers["retry-after"]
-    assert (
-        down.post("/v1/files", files={"file": ("a.txt", b"a")}, data={"purpose": "assistants"}).status_code
-        == 503
-    )
+    assert sent(down, purpose="assistants").status_code == 503
     (tmp_path / "later").mkdir()
     assert down.get("/v1/files").json()["data"] == []
-    made = down.post("/v1/files", files={"file": ("a.txt", b"a")}, data={"purpose": "assistants"}).json()
+    made = sent(down, purpose="assistants").json()
     assert down.get(f"/v1/files/{made['id']}/content").content == b"a"
 
 
@@ -77,7 +75,7 @@ def test_a_document_database_that_is_down_is_named_and_comes_back(down: TestClie
     ],
 )
 def test_forms_are_checked(down: TestClient, fields: dict[str, str], said: str) -> None:
-    answer = down.post("/v1/files", files={"file": ("a.txt", b"a")}, data=fields)
+    answer = sent(down, **fields)
     assert answer.status_code == 400
     assert said in answer.json()["error"]["message"]
 
@@ -120,10 +118,7 @@ def test_queries_are_checked(
 ) -> None:
     (tmp_path / "later").mkdir()
     store = down.post("/v1/vector_stores", json={}).json()["id"]
-    answer = down.post(f"/v1/vector_stores/{store}/search", json=fields)
-    error = answer.json()["error"]
-    assert (answer.status_code, error["param"]) == (400, param), error
-    assert said in error["message"]
+    refuses(down.post(f"/v1/vector_stores/{store}/search", json=fields), param, said)
 
 
 STATIC = {"max_chunk_size_tokens": 100, "chunk_overlap_tokens": 51}

@@ -25,7 +25,9 @@ from gateway.audio.schema import parse_transcription
 from gateway.audio.speakers import SpeakersWanted
 from speech.speakers.model import Count
 from speech.transcript import Segment, Transcript, Word
-from tests.unit.gateway.test_http import gateway
+
+from .application import refuses
+from .test_http import gateway
 
 __all__ = ["gateway"]
 SPOKEN = Transcript(
@@ -101,8 +103,7 @@ def test_a_deployment_without_the_model_says_what_is_missing(
 ) -> None:
     file = ("a.wav", recording(np.zeros(16_000)))
     answer = gateway.post("/v1/audio/transcriptions", files={"file": file}, data={"model": "a", **fields})
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
-    assert "speakers added to MODEL_ID" in answer.json()["error"]["message"]
+    refuses(answer, param, "speakers added to MODEL_ID")
 
 
 def recording(samples: Any) -> bytes:
@@ -181,5 +182,4 @@ def test_fields_of_a_form_are_bounded_together(gateway: TestClient) -> None:
         files={"file": ("a.wav", recording(np.zeros(16_000)))},
         data={"model": "a", "known_speaker_references[]": ["x" * (8 << 20)] * 5},
     )
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "known_speaker_references[]")
-    assert "besides the file are longer than" in answer.json()["error"]["message"]
+    refuses(answer, "known_speaker_references[]", "besides the file are longer than")
