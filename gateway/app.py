@@ -99,7 +99,7 @@ def _services(settings: Settings, triton: Triton | None) -> Services:
     """Make what requests need from the settings and the deployment that they name."""
     deployment = Deployment.load(settings.deployment)
     pools = {pool.model_id: pool for pool in deployment.pools}
-    traces = Traces.to(settings.traces_url, settings.traces_sampled)
+    traces = Traces(settings.traces_url, settings.traces_sampled)
     inner = triton or Triton(
         settings.kserve_url, pools, settings.request_seconds, deployment.inner_key, traces
     )

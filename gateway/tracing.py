@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
 from opentelemetry.trace import (
     INVALID_SPAN,
@@ -35,27 +35,22 @@ TIMES = re.compile(r"(\d{1,12})\.(\d{3}) (\d{1,9})\.(\d{3})")
 
 
 class Traces:
-    """Makes spans. `exporter` sends them; with None nothing is kept. `sampled` is the fraction of traced
-    requests among those without a traceparent; a client that sends one decides.
+    """Makes spans, and sends them to an OTLP/HTTP collector at `url`, such as http://collector:4318; with ""
+    nothing is kept. `sampled` is the fraction of traced requests among those without a traceparent; a client
+    that sends one decides.
     """
 
-    def __init__(self, exporter: SpanExporter | None = None, sampled: float = 1.0) -> None:
+    def __init__(self, url: str = "", sampled: float = 1.0) -> None:
         self.provider: TracerProvider | None = None
-        if exporter is not None:
+        if url:
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+            exporter = OTLPSpanExporter(endpoint=f"{url.rstrip('/')}/v1/traces")
             self.provider = TracerProvider(
                 ParentBasedTraceIdRatio(sampled), Resource.create({"service.name": "conch-gateway"})
             )
             self.provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=SECONDS))
         self.tracer = (self.provider or NoOpTracerProvider()).get_tracer("conch")
-
-    @classmethod
-    def to(cls, url: str, sampled: float) -> Traces:
-        """Send spans to an OTLP/HTTP collector at `url`, such as http://collector:4318; "" sends nothing."""
-        if not url:
-            return cls()
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-
-        return cls(OTLPSpanExporter(endpoint=f"{url.rstrip('/')}/v1/traces"), sampled)
 
     def close(self) -> None:
         """Send remaining spans."""

@@ -21,7 +21,7 @@ from conch.errors import refused
 from ..fields import Fields
 from .filters import ANSWER, THINK, Phase
 from .schema import ChatRequest, Message, TextPart
-from .tools import ARGUMENTS, ID_LENGTH, OPEN, Calling
+from .tools import ARGUMENTS, ID_LENGTH, MOST_TOOLS, OPEN, Calling, NamedTool
 
 Asked = TypeVar("Asked", bound=Fields)
 NO_TOOLS = Calling()
@@ -130,10 +130,20 @@ def calling_of(form: ChatRequest, pool: Pool) -> Calling:
     Raises:
         ApiError: 400 with `param`.
     """
-    template = template_of(pool)
-    if form.tools and not template.tools:
+    template, choice = template_of(pool), form.tool_choice
+    names = [tool.function.name for tool in form.tools]
+    if names and not template.tools:
         raise refused("tools", f"are not supported: {pool.model_id} does not support tools; omit them")
-    return Calling.of(form.tools, form.tool_choice, several=form.parallel_tool_calls, key=template.key)
+    if len(names) > MOST_TOOLS:
+        raise refused("tools", f"has {len(names)} functions; send {MOST_TOOLS} at most")
+    if twice := next((name for name in names if names.count(name) > 1), ""):
+        raise refused("tools", f"has two functions named {twice}; give each a name of its own")
+    if choice not in (None, "none", "auto") and not names:
+        raise refused("tool_choice", "needs tools; send some, or omit it")
+    if isinstance(choice, NamedTool) and choice.function.name not in names:
+        reason = f"names {choice.function.name}, which is not among tools: {', '.join(names)}"
+        raise refused("tool_choice", reason)
+    return Calling(tuple(form.tools), choice or "auto", form.parallel_tool_calls, template.key)
 
 
 def guide_of(form: ChatRequest, calling: Calling, pool: Pool) -> tuple[str, str] | None:

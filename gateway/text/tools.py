@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -132,26 +132,6 @@ class Calling:
     choice: Literal["none", "auto", "required"] | NamedTool = "auto"
     several: bool = False
     key: str = ARGUMENTS[0]
-
-    @classmethod
-    def of(cls, tools: Sequence[Tool], choice: ToolChoice | None, *, several: bool, key: str) -> Calling:
-        """Read it from a request's fields.
-
-        Raises:
-            ApiError: 400 with `param`.
-        """
-        names = [tool.function.name for tool in tools]
-        if len(names) > MOST_TOOLS:
-            raise refused("tools", f"has {len(names)} functions; send {MOST_TOOLS} at most")
-        if twice := next((name for name in names if names.count(name) > 1), ""):
-            raise refused("tools", f"has two functions named {twice}; give each a name of its own")
-        if choice not in (None, "none", "auto") and not tools:
-            raise refused("tool_choice", "needs tools; send some, or omit it")
-        if isinstance(choice, NamedTool) and choice.function.name not in names:
-            raise refused(
-                "tool_choice", f"names {choice.function.name}, which is not among tools: {', '.join(names)}"
-            )
-        return cls(tuple(tools), choice or "auto", several, key)
 
     @property
     def offered(self) -> tuple[Tool, ...]:
