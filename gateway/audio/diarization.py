@@ -35,26 +35,20 @@ REMEDY = "send a recording of 2 to 10 s as data:audio/wav;base64,…"
 
 
 class TritonVoices:
-    """A `speech.speakers.model.VoiceModel` over Triton."""
+    """A `speech.speakers.model.VoiceModel` over Triton. Its methods raise ApiError if the pool did not
+    answer.
+    """
 
     def __init__(self, triton: Triton, pool: Pool, request_id: str) -> None:
         self.triton, self.pool, self.request_id = triton, pool, request_id
         self.numbers = count(1)
 
     async def segment(self, rows: Floats) -> Floats:
-        """See VoiceModel.
-
-        Raises:
-            ApiError: the pool did not answer.
-        """
+        """See VoiceModel."""
         return await self._infer(SPEAKER_SEGMENTATION, rows, "log_probabilities")
 
     async def embed(self, rows: Floats) -> Floats:
-        """See VoiceModel.
-
-        Raises:
-            ApiError: the pool did not answer.
-        """
+        """See VoiceModel."""
         return await self._infer(SPEAKER_EMBEDDING, rows, "embedding")
 
     async def _infer(self, model: str, rows: Floats, output: str) -> Floats:

@@ -42,11 +42,7 @@ def _refuse(message: str) -> NoReturn:
 
 
 def _json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
+    value: Any, ensure_ascii: Any = False, indent: Any = None, separators: Any = None, sort_keys: Any = False
 ) -> str:
     """Serialize JSON as transformers' filter does; Jinja's own would escape `<`."""
     return json.dumps(

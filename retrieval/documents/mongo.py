@@ -142,17 +142,15 @@ class MongoDocuments(Documents):
 
     @_named
     async def write(self, owner: str, number: int, pieces: Sequence[bytes]) -> None:
-        for start in range(0, len(pieces), 12):  # a message has 48 MB at most
-            part = enumerate(pieces[start : start + 12], number + start)
-            puts = [
-                UpdateOne(
-                    {"_id": f"{owner}/{n:09d}"},
-                    {"$set": {"owner": owner, "number": n, "data": Binary(piece)}},
-                    upsert=True,
-                )
-                for n, piece in part
-            ]
-            await self.stored.bulk_write(puts)
+        puts = [
+            UpdateOne(
+                {"_id": f"{owner}/{n:09d}"},
+                {"$set": {"owner": owner, "number": n, "data": Binary(piece)}},
+                upsert=True,
+            )
+            for n, piece in enumerate(pieces, number)
+        ]
+        await self.stored.bulk_write(puts)  # in as many messages of at most 48 MB as that takes
 
     @_named
     async def pieces(self, keys: Collection[tuple[str, int]]) -> dict[tuple[str, int], bytes]:
