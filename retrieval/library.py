@@ -68,16 +68,6 @@ class Embedder(Protocol):
         """
 
 
-@dataclass(frozen=True)
-class Library:
-    """Both databases and the served models that embed, text-only ones first."""
-
-    documents: Documents
-    vectors: MilvusVectors
-    embedders: Mapping[str, Embedder] = field(default_factory=dict)
-    scales: dict[str, Any] = field(default_factory=dict)  # calibration.Scales by model, as they are measured
-
-
 def new_id(prefix: str, key: str = "") -> str:
     """Make a random id, or always the same one for a key that a client has chosen."""
     return prefix + (hashlib.sha256(key.encode()).hexdigest()[:32] if key else secrets.token_hex(16))
@@ -101,15 +91,6 @@ def collection(store: str, space: str) -> str:
 def model_of(space: str) -> str:
     """Return the model whose vectors a space has."""
     return space.removesuffix(PICTURES)
-
-
-def spaces(library: Library, models: Iterable[str]) -> list[str]:
-    """Return the spaces of served models."""
-    return [
-        space
-        for model in dict.fromkeys(models)
-        for space in ([model, model + PICTURES] if library.embedders[model].pictures else [model])
-    ]
 
 
 def caption(record: Record) -> str:
@@ -170,160 +151,162 @@ def deleting(record: Record) -> Record:
     return replace(record, status=DELETING, due=time.time())
 
 
-async def found(library: Library, kind: str, name: str, what: str, param: str) -> Record:
-    """Return a record that is not being deleted.
+@dataclass(frozen=True)
+class Library:
+    """Both databases, the served models that embed, text-only ones first, and what is done to records."""
 
-    Raises:
-        ApiError: 404.
-    """
-    record = (await library.documents.get(kind, [name])).get(name)
-    if record is None or record.status in (DELETING, UPLOADING):
-        raise missing(what, name, param)
-    return record
+    documents: Documents
+    vectors: MilvusVectors
+    embedders: Mapping[str, Embedder] = field(default_factory=dict)
+    scales: dict[str, Any] = field(default_factory=dict)  # calibration.Scales by model, as they are measured
 
+    def spaces(self, models: Iterable[str]) -> list[str]:
+        """Return the spaces of served models."""
+        return [
+            space
+            for model in dict.fromkeys(models)
+            for space in ([model, model + PICTURES] if self.embedders[model].pictures else [model])
+        ]
 
-async def store_of(library: Library, name: str) -> Record:
-    """Return a vector store, or raise 404."""
-    return await found(library, STORE, name, "vector store", "vector_store_id")
+    async def found(self, kind: str, name: str, what: str, param: str) -> Record:
+        """Return a record that is not being deleted.
 
-
-async def file_of(library: Library, name: str) -> Record:
-    """Return a file, or raise 404."""
-    return await found(library, FILE, name, "file", "file_id")
-
-
-async def attachment_of(library: Library, store: str, file: str) -> Record:
-    """Return a file of a store, or raise 404."""
-    await store_of(library, store)
-    record = (await library.documents.get(ATTACHMENT, [key := attachment_id(store, file)])).get(key)
-    if record is None or record.status == DELETING:
-        raise missing("file", file, "file_id")
-    return record
-
-
-async def change(
-    library: Library, kind: str, name: str, edit: Callable[[Record], Record | None]
-) -> Record | None:
-    """Write `edit(record)`, retrying if the record has changed meanwhile. `edit` returns None if nothing is
-    to be done. Returns None if there is no such record or nothing was to be done.
-
-    Raises:
-        ApiError: 409 if others change it all the time.
-    """
-    for _ in range(TRIES):
-        record = (await library.documents.get(kind, [name])).get(name)
-        wanted = record and edit(record)
-        if not wanted:
-            return None
-        if written := await library.documents.update(wanted):
-            return written
-    raise ApiError(409, f"{name[:80]!r} was changed by concurrent requests; retry", code="conflict")
-
-
-async def every(library: Library, page: Page) -> AsyncIterator[Record]:
-    """Yield all records of a list, oldest first."""
-    page = replace(page, limit=500, descending=False)
-    while records := await library.documents.page(page):
-        for record in records:
-            yield record
-        page = replace(page, after=records[-1].order)
-
-
-async def save_file(library: Library, record: Record, pieces: AsyncIterator[bytes]) -> Record:
-    """Save a file, which becomes visible when it is complete. Under an existing id, return that file if it is
-    the same.
-
-    Raises:
-        ApiError: 409 for another file under the same idempotency key.
-    """
-    draft = replace(record, status=UPLOADING, due=time.time() + UPLOAD_SECONDS)
-    owner = record.body["content"]
-    if not await library.documents.insert(draft):
-        return await _same_file(library, record)
-    number = 0
-    async for piece in pieces:
-        await library.documents.write(owner, number, [piece])
-        number += 1
-    ready = await library.documents.update(replace(draft, status=PROCESSED, due=0))
-    if not ready:
-        raise ApiError(503, "the upload took too long; send it again", code="unavailable", retry_after=2)
-    return ready
-
-
-async def _same_file(library: Library, record: Record) -> Record:
-    there = (await library.documents.get(FILE, [record.id])).get(record.id)
-    if there and there.status == PROCESSED and there.body["sha256"] == record.body["sha256"]:
-        return there
-    if there and there.status == UPLOADING:  # its first sender may have died
-        await library.documents.update(deleting(there))
-        message = "an upload with this Idempotency-Key did not finish; send it again"
-        raise ApiError(503, message, code="unavailable", retry_after=3)
-    message = "this Idempotency-Key was used for another file; choose a new one"
-    raise ApiError(409, message, param="Idempotency-Key", code="conflict")
-
-
-async def attach(
-    library: Library, store: Record, file: Record, fields: Mapping[str, Any], batch: str = ""
-) -> Record:
-    """Add a file to a store as a record, which the worker finds. Adding the same file in the same way again
-    changes nothing, unless it had failed; added in another way, the old chunks are found until the new ones
-    are complete.
-    """
-    key, now = attachment_id(store.id, file.id), time.time()
-    own = {"filename": file.body["filename"], "picture": is_picture(file.body)}
-    body = {**NO_BUILDS, **fields, **own, "last_error": None, "attempts": 0}
-    record = Record(
-        ATTACHMENT, key, IN_PROGRESS, time.time_ns(), store.id, file.id, batch, due=now, size=0, body=body
-    )
-    if await library.documents.insert(record):
-        again = (await library.documents.get(FILE, [file.id])).get(file.id)
-        if again is None or again.status == DELETING:  # deleted meanwhile, before it was listed here
-            await change(library, ATTACHMENT, key, deleting)
-            raise missing("file", file.id, "file_id")
+        Raises:
+            ApiError: 404.
+        """
+        record = (await self.documents.get(kind, [name])).get(name)
+        if record is None or record.status in (DELETING, UPLOADING):
+            raise missing(what, name, param)
         return record
 
-    def edit(there: Record) -> Record | None:
-        if there.status == DELETING:
-            return None
-        same = there.body["strategy"] == fields["strategy"] and there.status in (IN_PROGRESS, COMPLETED)
-        if same:
-            return replace(with_attributes(there, fields["attributes"]), batch=batch or there.batch)
-        standing = {**there.body["standing"], **there.body["builds"]}
-        renewed = with_body(
-            there, **fields, builds={}, standing=standing, last_error=None, attempts=0, lease=""
+    async def store_of(self, name: str) -> Record:
+        """Return a vector store, or raise 404."""
+        return await self.found(STORE, name, "vector store", "vector_store_id")
+
+    async def file_of(self, name: str) -> Record:
+        """Return a file, or raise 404."""
+        return await self.found(FILE, name, "file", "file_id")
+
+    async def attachment_of(self, store: str, file: str) -> Record:
+        """Return a file of a store, or raise 404."""
+        await self.store_of(store)
+        record = (await self.documents.get(ATTACHMENT, [key := attachment_id(store, file)])).get(key)
+        if record is None or record.status == DELETING:
+            raise missing("file", file, "file_id")
+        return record
+
+    async def change(self, kind: str, name: str, edit: Callable[[Record], Record | None]) -> Record | None:
+        """Write `edit(record)`, retrying if the record has changed meanwhile. `edit` returns None if nothing
+        is to be done. Returns None if there is no such record or nothing was to be done.
+
+        Raises:
+            ApiError: 409 if others change it all the time.
+        """
+        for _ in range(TRIES):
+            record = (await self.documents.get(kind, [name])).get(name)
+            wanted = record and edit(record)
+            if not wanted:
+                return None
+            if written := await self.documents.update(wanted):
+                return written
+        raise ApiError(409, f"{name[:80]!r} was changed by concurrent requests; retry", code="conflict")
+
+    async def every(self, page: Page) -> AsyncIterator[Record]:
+        """Yield all records of a list, oldest first."""
+        page = replace(page, limit=500, descending=False)
+        while records := await self.documents.page(page):
+            for record in records:
+                yield record
+            page = replace(page, after=records[-1].order)
+
+    async def save_file(self, record: Record, pieces: AsyncIterator[bytes]) -> Record:
+        """Save a file, which becomes visible when it is complete. Under an existing id, return that file if
+        it is the same.
+
+        Raises:
+            ApiError: 409 for another file under the same idempotency key.
+        """
+        draft = replace(record, status=UPLOADING, due=time.time() + UPLOAD_SECONDS)
+        owner = record.body["content"]
+        if not await self.documents.insert(draft):
+            return await self._same_file(record)
+        number = 0
+        async for piece in pieces:
+            await self.documents.write(owner, number, [piece])
+            number += 1
+        ready = await self.documents.update(replace(draft, status=PROCESSED, due=0))
+        if not ready:
+            raise ApiError(503, "the upload took too long; send it again", code="unavailable", retry_after=2)
+        return ready
+
+    async def _same_file(self, record: Record) -> Record:
+        there = (await self.documents.get(FILE, [record.id])).get(record.id)
+        if there and there.status == PROCESSED and there.body["sha256"] == record.body["sha256"]:
+            return there
+        if there and there.status == UPLOADING:  # its first sender may have died
+            await self.documents.update(deleting(there))
+            message = "an upload with this Idempotency-Key did not finish; send it again"
+            raise ApiError(503, message, code="unavailable", retry_after=3)
+        message = "this Idempotency-Key was used for another file; choose a new one"
+        raise ApiError(409, message, param="Idempotency-Key", code="conflict")
+
+    async def attach(self, store: Record, file: Record, fields: Mapping[str, Any], batch: str = "") -> Record:
+        """Add a file to a store as a record, which the worker finds. Adding the same file in the same way
+        again changes nothing, unless it had failed; added in another way, the old chunks are found until the
+        new ones are complete.
+        """
+        key = attachment_id(store.id, file.id)
+        own = {"filename": file.body["filename"], "picture": is_picture(file.body)}
+        body = {**NO_BUILDS, **fields, **own, "last_error": None, "attempts": 0}
+        record = Record(
+            ATTACHMENT, key, IN_PROGRESS, time.time_ns(), store.id, file.id, batch, time.time(), body=body
         )
-        return replace(renewed, status=IN_PROGRESS, batch=batch or there.batch, due=now)
+        if await self.documents.insert(record):
+            again = (await self.documents.get(FILE, [file.id])).get(file.id)
+            if again is None or again.status == DELETING:  # deleted meanwhile, before it was listed here
+                await self.change(ATTACHMENT, key, deleting)
+                raise missing("file", file.id, "file_id")
+            return record
 
-    changed = await change(library, ATTACHMENT, key, edit)
-    if not changed:
-        message = "this file is being removed from this vector store; try again"
-        raise ApiError(409, message, code="conflict", retry_after=1)
-    return changed
+        def edit(there: Record) -> Record | None:
+            if there.status == DELETING:
+                return None
+            same = there.body["strategy"] == fields["strategy"] and there.status in (IN_PROGRESS, COMPLETED)
+            if same:
+                return replace(with_attributes(there, fields["attributes"]), batch=batch or there.batch)
+            standing = {**there.body["standing"], **there.body["builds"]}
+            renewed = with_body(
+                there, **fields, builds={}, standing=standing, last_error=None, attempts=0, lease=""
+            )
+            return replace(renewed, status=IN_PROGRESS, batch=batch or there.batch, due=time.time())
 
+        changed = await self.change(ATTACHMENT, key, edit)
+        if not changed:
+            message = "this file is being removed from this vector store; try again"
+            raise ApiError(409, message, code="conflict", retry_after=1)
+        return changed
 
-async def delete_file(library: Library, name: str) -> None:
-    """Delete a file. It is hidden, by itself and in every store, when this returns."""
-    await file_of(library, name)
-    await change(library, FILE, name, deleting)
-    async for record in every(library, Page(ATTACHMENT, {"link": name})):
-        await change(library, ATTACHMENT, record.id, deleting)
+    async def delete_file(self, name: str) -> None:
+        """Delete a file. It is hidden, by itself and in every store, when this returns."""
+        await self.file_of(name)
+        await self.change(FILE, name, deleting)
+        async for record in self.every(Page(ATTACHMENT, {"link": name})):
+            await self.change(ATTACHMENT, record.id, deleting)
 
+    async def detach(self, store: str, file: str) -> None:
+        """Remove a file from a store. It is not found there any more when this returns."""
+        record = await self.attachment_of(store, file)
+        await self.change(ATTACHMENT, record.id, deleting)
 
-async def detach(library: Library, store: str, file: str) -> None:
-    """Remove a file from a store. It is not found there any more when this returns."""
-    record = await attachment_of(library, store, file)
-    await change(library, ATTACHMENT, record.id, deleting)
+    async def cancel_batch(self, store: str, batch: str) -> None:
+        """Cancel what is not complete of a batch: it is neither started nor finished any more."""
 
+        def edit(record: Record) -> Record | None:
+            if record.status != IN_PROGRESS:
+                return None
+            emptied = with_body(record, builds={}, standing={}, making={}, waste=all_builds(record))
+            return replace(emptied, status=CANCELLED, due=time.time())
 
-async def cancel_batch(library: Library, store: str, batch: str) -> None:
-    """Cancel what is not complete of a batch: it is neither started nor finished any more."""
-
-    def edit(record: Record) -> Record | None:
-        if record.status != IN_PROGRESS:
-            return None
-        emptied = with_body(record, builds={}, standing={}, making={}, waste=all_builds(record))
-        return replace(emptied, status=CANCELLED, due=time.time())
-
-    await change(library, BATCH, batch, lambda record: replace(record, status=CANCELLED))
-    async for record in every(library, Page(ATTACHMENT, {"parent": store, "batch": batch}, [IN_PROGRESS])):
-        await change(library, ATTACHMENT, record.id, edit)
+        await self.change(BATCH, batch, lambda record: replace(record, status=CANCELLED))
+        async for record in self.every(Page(ATTACHMENT, {"parent": store, "batch": batch}, [IN_PROGRESS])):
+            await self.change(ATTACHMENT, record.id, edit)

@@ -28,11 +28,7 @@ from .library import (
     Library,
     all_builds,
     attachment_id,
-    change,
     collection,
-    every,
-    spaces,
-    store_of,
     wanted,
     with_body,
 )
@@ -49,12 +45,12 @@ async def check(library: Library, *, repair: bool) -> tuple[int, int]:
     and the latter are removed.
     """
     lost = nameless = 0
-    async for store in every(library, Page(STORE, {}, [LIVE])):
-        async for record in every(library, Page(ATTACHMENT, {"parent": store.id})):
+    async for store in library.every(Page(STORE, {}, [LIVE])):
+        async for record in library.every(Page(ATTACHMENT, {"parent": store.id})):
             if record.status == COMPLETED and (bad := await _incomplete(library, record)):
                 lost += len(bad)
                 if repair:
-                    await change(library, ATTACHMENT, record.id, lambda there, bad=bad: _again(there, bad))  # type: ignore[misc]
+                    await library.change(ATTACHMENT, record.id, lambda there, bad=bad: _again(there, bad))  # type: ignore[misc]
         async for place, build in strangers(library, store):
             nameless += 1
             if repair:
@@ -84,7 +80,7 @@ async def sweep(library: Library) -> int:
     does not block the others.
     """
     removed = 0
-    async for store in every(library, Page(STORE, {}, [LIVE])):
+    async for store in library.every(Page(STORE, {}, [LIVE])):
         try:
             async for place, build in strangers(library, store):
                 await library.vectors.remove(place, build)
@@ -134,18 +130,18 @@ async def reembed(library: Library, name: str, models: list[str]) -> int:
     for model in models:
         if model not in library.embedders:
             raise ApiError(400, f"model {model!r} is not served here; start the stack with it", param="model")
-    await store_of(library, name)
-    following = spaces(library, models)
-    await change(library, STORE, name, lambda store: with_body(store, next=following))
+    await library.store_of(name)
+    following = library.spaces(models)
+    await library.change(STORE, name, lambda store: with_body(store, next=following))
     total = 0
-    async for record in every(library, Page(ATTACHMENT, {"parent": name}, [COMPLETED])):
-        await change(library, ATTACHMENT, record.id, _due)
-    async for record in every(library, Page(ATTACHMENT, {"parent": name}, [COMPLETED, IN_PROGRESS])):
+    async for record in library.every(Page(ATTACHMENT, {"parent": name}, [COMPLETED])):
+        await library.change(ATTACHMENT, record.id, _due)
+    async for record in library.every(Page(ATTACHMENT, {"parent": name}, [COMPLETED, IN_PROGRESS])):
         await _has(library, record, following)
         total += 1
-    await change(library, STORE, name, lambda store: with_body(store, spaces=following, next=[]))
-    async for record in every(library, Page(ATTACHMENT, {"parent": name}, [COMPLETED])):
-        await change(library, ATTACHMENT, record.id, _due)  # the old builds go
+    await library.change(STORE, name, lambda store: with_body(store, spaces=following, next=[]))
+    async for record in library.every(Page(ATTACHMENT, {"parent": name}, [COMPLETED])):
+        await library.change(ATTACHMENT, record.id, _due)  # the old builds go
     return total
 
 

@@ -27,7 +27,6 @@ from .library import (
     Library,
     caption,
     collection,
-    every,
     model_of,
     visible,
 )
@@ -253,7 +252,7 @@ async def _texts(
 
 async def _picked(library: Library, store: Record, chosen: Filter) -> dict[str, Record]:
     """Return visible builds of the files whose attributes a filter accepts."""
-    pages = every(library, Page(ATTACHMENT, {"parent": store.id}, [COMPLETED, IN_PROGRESS]))
+    pages = library.every(Page(ATTACHMENT, {"parent": store.id}, [COMPLETED, IN_PROGRESS]))
     return {
         build: record
         async for record in pages

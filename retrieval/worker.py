@@ -42,10 +42,8 @@ from .library import (
     all_builds,
     build_name,
     caption,
-    change,
     collection,
     deleting,
-    every,
     model_of,
     wanted,
     with_body,
@@ -166,8 +164,8 @@ class Worker:
         record = lease.record
         if record.status == UPLOADING:
             await lease.write(deleting)
-        async for one in every(self.library, Page(ATTACHMENT, {"link": record.id})):
-            await change(self.library, ATTACHMENT, one.id, deleting)
+        async for one in self.library.every(Page(ATTACHMENT, {"link": record.id})):
+            await self.library.change(ATTACHMENT, one.id, deleting)
         await self.library.documents.drop(record.body["content"])
         await self.library.documents.remove(lease.record)
 
@@ -177,8 +175,8 @@ class Worker:
         """
         store = lease.record
         async with lease.held():
-            async for one in every(self.library, Page(ATTACHMENT, {"parent": store.id})):
-                if marked := await change(self.library, ATTACHMENT, one.id, deleting):
+            async for one in self.library.every(Page(ATTACHMENT, {"parent": store.id})):
+                if marked := await self.library.change(ATTACHMENT, one.id, deleting):
                     await self._forget(marked)
             for space in {*store.body["spaces"], *store.body["next"]}:
                 await self.library.vectors.drop(collection(store.id, space))

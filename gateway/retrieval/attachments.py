@@ -18,18 +18,10 @@ from retrieval.library import (
     DELETING,
     IN_PROGRESS,
     Library,
-    attach,
     attachment_id,
-    attachment_of,
-    cancel_batch,
     caption,
-    change,
-    detach,
-    file_of,
-    found,
     missing,
     new_id,
-    store_of,
     with_attributes,
 )
 from retrieval.worker import settled
@@ -67,9 +59,9 @@ async def attach_file(
     store_id: str, form: AttachRequest, services: ServicesDep, retrieval: RetrievalDep
 ) -> dict[str, Any]:
     """Add a file to a store; the answer waits a short time for the worker."""
-    store = await store_of(retrieval.library, store_id)
-    file = await file_of(retrieval.library, form.file_id)
-    record = await attach(retrieval.library, store, file, form.stored)
+    store = await retrieval.library.store_of(store_id)
+    file = await retrieval.library.file_of(form.file_id)
+    record = await retrieval.library.attach(store, file, form.stored)
     retrieval.worker.wake()
     return responses.store_file(
         await settled(retrieval.library, record, services.settings.index_wait_seconds)
@@ -79,14 +71,14 @@ async def attach_file(
 @router.get("/v1/vector_stores/{store_id}/files")
 async def list_store_files(store_id: str, wanted: ListingQuery, retrieval: RetrievalDep) -> dict[str, Any]:
     """List the files of a store."""
-    await store_of(retrieval.library, store_id)
+    await retrieval.library.store_of(store_id)
     return await _attachments(retrieval.library, store_id, {"parent": store_id}, wanted)
 
 
 @router.get("/v1/vector_stores/{store_id}/files/{file_id}")
 async def get_store_file(store_id: str, file_id: str, retrieval: RetrievalDep) -> Any:
     """Get one file of a store."""
-    return _polled(responses.store_file(await attachment_of(retrieval.library, store_id, file_id)))
+    return _polled(responses.store_file(await retrieval.library.attachment_of(store_id, file_id)))
 
 
 def _polled(body: dict[str, Any]) -> Any:
@@ -99,12 +91,12 @@ async def update_store_file(
     store_id: str, file_id: str, form: UpdateAttributes, services: ServicesDep, retrieval: RetrievalDep
 ) -> dict[str, Any]:
     """Change its attributes."""
-    record = await attachment_of(retrieval.library, store_id, file_id)
+    record = await retrieval.library.attachment_of(store_id, file_id)
 
     def edit(there: Record) -> Record | None:
         return with_attributes(there, form.attributes) if there.status != DELETING else None
 
-    changed = await change(retrieval.library, ATTACHMENT, record.id, edit)
+    changed = await retrieval.library.change(ATTACHMENT, record.id, edit)
     if not changed:
         raise missing("file", file_id, "file_id")
     if is_picture(changed.body):  # perhaps it has another caption
@@ -116,7 +108,7 @@ async def update_store_file(
 @router.delete("/v1/vector_stores/{store_id}/files/{file_id}")
 async def detach_file(store_id: str, file_id: str, retrieval: RetrievalDep) -> dict[str, Any]:
     """Remove a file from a store; the file itself stays."""
-    await detach(retrieval.library, store_id, file_id)
+    await retrieval.library.detach(store_id, file_id)
     retrieval.worker.wake()
     return responses.deleted(file_id, "vector_store.file.deleted")
 
@@ -124,7 +116,7 @@ async def detach_file(store_id: str, file_id: str, retrieval: RetrievalDep) -> d
 @router.get("/v1/vector_stores/{store_id}/files/{file_id}/content")
 async def store_file_content(store_id: str, file_id: str, retrieval: RetrievalDep) -> dict[str, Any]:
     """Return its chunks as searches return them."""
-    record = await attachment_of(retrieval.library, store_id, file_id)
+    record = await retrieval.library.attachment_of(store_id, file_id)
     if is_picture(record.body):
         return responses.contents([caption(record)])
     builds = list(record.body["builds"].values()) if record.status == COMPLETED else []
@@ -136,12 +128,12 @@ async def store_file_content(store_id: str, file_id: str, retrieval: RetrievalDe
 async def create_batch(store_id: str, form: BatchRequest, retrieval: RetrievalDep) -> dict[str, Any]:
     """Add several files to a store."""
     library = retrieval.library
-    store = await store_of(library, store_id)
+    store = await library.store_of(store_id)
     files = await files_of(library, form.each, "files" if form.files else "file_ids")
     batch = Record(BATCH, new_id("vsfb_"), IN_PROGRESS, time.time_ns(), parent=store.id)
     await library.documents.insert(batch)
     for file in files:
-        await attach(library, store, file, form.each[file.id], batch.id)
+        await library.attach(store, file, form.each[file.id], batch.id)
     retrieval.worker.wake()
     return await _batch(library, batch)
 
@@ -152,8 +144,8 @@ async def _batch(library: Library, batch: Record) -> dict[str, Any]:
 
 
 async def _batch_of(library: Library, store_id: str, batch_id: str) -> Record:
-    await store_of(library, store_id)
-    batch = await found(library, BATCH, batch_id, "file batch", "batch_id")
+    await library.store_of(store_id)
+    batch = await library.found(BATCH, batch_id, "file batch", "batch_id")
     if batch.parent != store_id:
         raise missing("file batch", batch_id, "batch_id")
     return batch
@@ -170,7 +162,7 @@ async def get_batch(store_id: str, batch_id: str, retrieval: RetrievalDep) -> An
 async def cancel(store_id: str, batch_id: str, retrieval: RetrievalDep) -> dict[str, Any]:
     """Cancel what is not complete of a batch."""
     await _batch_of(retrieval.library, store_id, batch_id)
-    await cancel_batch(retrieval.library, store_id, batch_id)
+    await retrieval.library.cancel_batch(store_id, batch_id)
     retrieval.worker.wake()
     return await _batch(retrieval.library, await _batch_of(retrieval.library, store_id, batch_id))
 

@@ -15,7 +15,7 @@ from fastapi.responses import StreamingResponse
 from conch.errors import refused
 from retrieval.documents import PIECE, Page, Record
 from retrieval.kinds import HEAD, drawn
-from retrieval.library import FILE, PROCESSED, delete_file, file_of, new_id, save_file
+from retrieval.library import FILE, PROCESSED, new_id
 
 from ..services import ServicesDep
 from ..upload import Kind, receive
@@ -47,7 +47,7 @@ async def upload(request: Request, services: ServicesDep, retrieval: RetrievalDe
         }
         name = new_id("file-", idempotency(request, FILE))
         record = Record(FILE, name, PROCESSED, time.time_ns(), parent=purpose, size=size, body=body)
-        return responses.file_object(await save_file(retrieval.library, record, pieces_of(path)))
+        return responses.file_object(await retrieval.library.save_file(record, pieces_of(path)))
 
 
 def _head(path: Path) -> bytes:
@@ -85,13 +85,13 @@ async def list_files(
 @router.get("/v1/files/{file_id}")
 async def get_file(file_id: str, retrieval: RetrievalDep) -> dict[str, Any]:
     """Get one file."""
-    return responses.file_object(await file_of(retrieval.library, file_id))
+    return responses.file_object(await retrieval.library.file_of(file_id))
 
 
 @router.delete("/v1/files/{file_id}")
 async def remove_file(file_id: str, retrieval: RetrievalDep) -> dict[str, Any]:
     """Delete a file, also from its vector stores."""
-    await delete_file(retrieval.library, file_id)
+    await retrieval.library.delete_file(file_id)
     retrieval.worker.wake()
     return responses.deleted(file_id, "file")
 
@@ -99,7 +99,7 @@ async def remove_file(file_id: str, retrieval: RetrievalDep) -> dict[str, Any]:
 @router.get("/v1/files/{file_id}/content")
 async def file_content(file_id: str, retrieval: RetrievalDep) -> StreamingResponse:
     """Return the bytes of a file."""
-    record = await file_of(retrieval.library, file_id)
+    record = await retrieval.library.file_of(file_id)
     return StreamingResponse(
         retrieval.library.documents.read(record.body["content"]),
         media_type="application/octet-stream",

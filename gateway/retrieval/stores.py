@@ -15,14 +15,10 @@ from retrieval.library import (
     LIVE,
     STORE,
     Library,
-    attach,
-    change,
     deleting,
     missing,
     model_of,
     new_id,
-    spaces,
-    store_of,
     with_body,
 )
 from retrieval.search import StoreSearch, search
@@ -64,7 +60,7 @@ async def create_store(form: CreateStore, request: Request, retrieval: Retrieval
         "name": form.name or "",
         "description": form.description,
         "metadata": form.metadata or {},
-        "spaces": spaces(library, models),
+        "spaces": library.spaces(models),
         "next": [],
         "active": now // 10**9,
     }
@@ -78,7 +74,7 @@ async def create_store(form: CreateStore, request: Request, retrieval: Retrieval
         store = there
     fields = {"attributes": {}, "strategy": stored_strategy(form.chunking_strategy)}
     for file in files:
-        await attach(library, store, file, fields)
+        await library.attach(store, file, fields)
     retrieval.worker.wake()
     return await _shown(library, store)
 
@@ -94,7 +90,7 @@ async def list_stores(retrieval: RetrievalDep, wanted: Annotated[Listing, Query(
 @router.get("/v1/vector_stores/{store_id}")
 async def get_store(store_id: str, retrieval: RetrievalDep) -> dict[str, Any]:
     """Get one vector store."""
-    return await _shown(retrieval.library, await store_of(retrieval.library, store_id))
+    return await _shown(retrieval.library, await retrieval.library.store_of(store_id))
 
 
 @router.post("/v1/vector_stores/{store_id}")
@@ -105,8 +101,8 @@ async def modify_store(store_id: str, form: StoreFields, retrieval: RetrievalDep
         given = {name: getattr(form, name) for name in ("name", "metadata") if name in form.model_fields_set}
         return with_body(record, **given) if record.status == LIVE else None
 
-    await store_of(retrieval.library, store_id)
-    changed = await change(retrieval.library, STORE, store_id, edit)
+    await retrieval.library.store_of(store_id)
+    changed = await retrieval.library.change(STORE, store_id, edit)
     if not changed:
         raise missing("vector store", store_id, "vector_store_id")
     return await _shown(retrieval.library, changed)
@@ -115,8 +111,8 @@ async def modify_store(store_id: str, form: StoreFields, retrieval: RetrievalDep
 @router.delete("/v1/vector_stores/{store_id}")
 async def delete_store(store_id: str, retrieval: RetrievalDep) -> dict[str, Any]:
     """Delete a store; its files stay."""
-    await store_of(retrieval.library, store_id)
-    await change(retrieval.library, STORE, store_id, deleting)
+    await retrieval.library.store_of(store_id)
+    await retrieval.library.change(STORE, store_id, deleting)
     retrieval.worker.wake()
     return responses.deleted(store_id, "vector_store.deleted")
 
@@ -126,7 +122,7 @@ async def search_store(
     store_id: str, form: SearchRequest, request: Request, services: ServicesDep, retrieval: RetrievalDep
 ) -> dict[str, Any]:
     """Return the chunks and pictures that match best."""
-    store = await store_of(retrieval.library, store_id)
+    store = await retrieval.library.store_of(store_id)
     for model in map(model_of, store.body["spaces"]):
         if model not in retrieval.library.embedders:
             message = (

@@ -149,7 +149,7 @@ async def new_store(library: Library, *models: str) -> Record:
         work.new_id("vs_"),
         LIVE,
         time.time_ns(),
-        body={**body, "spaces": work.spaces(library, models or ["a"])},
+        body={**body, "spaces": library.spaces(models or ["a"])},
     )
     assert await library.documents.insert(record)
     return record
@@ -166,14 +166,14 @@ async def new_file(library: Library, text: str, name: str = "a.txt") -> Record:
         "content": work.new_id("content-"),
     }
     record = Record(FILE, work.new_id("file-"), work.PROCESSED, time.time_ns(), size=len(text), body=body)
-    return await work.save_file(library, record, pieces())
+    return await library.save_file(record, pieces())
 
 
 async def put(
     library: Library, store: Record, text: str, name: str = "a.txt", **attributes: object
 ) -> Record:
     file = await new_file(library, text, name)
-    record = await work.attach(library, store, file, {**PLAIN, "attributes": attributes})
+    record = await library.attach(store, file, {**PLAIN, "attributes": attributes})
     return await settled(library, record, 60)
 
 
@@ -184,10 +184,10 @@ async def texts(library: Library, store: Record, query: str, **fields: object) -
 
 async def leftovers(library: Library, store: Record) -> set[str]:
     """Builds in the vector database that no record of the store names."""
-    rows = [one async for one in work.every(library, Page(ATTACHMENT, {"parent": store.id}))]
+    rows = [one async for one in library.every(Page(ATTACHMENT, {"parent": store.id}))]
     known = {build for row in rows for _, build in work.all_builds(row)}
     found = set()
-    for space in work.spaces(library, library.embedders):
+    for space in library.spaces(library.embedders):
         found |= await library.vectors.builds(work.collection(store.id, space))
     return found - known
 
@@ -270,8 +270,8 @@ async def test_what_is_put_in_is_found(urls: tuple[str, str]) -> None:
         assert set(await texts(library, store, "common", chosen=some)) == {"word3 common", "word4 common"}
         other = await new_store(library)
         assert await texts(library, other, "common") == []
-        await work.detach(library, store.id, made[0].link)
-        await work.delete_file(library, made[1].link)
+        await library.detach(store.id, made[0].link)
+        await library.delete_file(made[1].link)
         assert len(await texts(library, store, "common")) == 3
 
         async def removed() -> bool:
@@ -279,7 +279,7 @@ async def test_what_is_put_in_is_found(urls: tuple[str, str]) -> None:
             return len(rows) == 3 and not await leftovers(library, store)
 
         await until(removed)
-        await work.change(library, STORE, store.id, work.deleting)
+        await library.change(STORE, store.id, work.deleting)
         await until(lambda: _gone(library, store))
         assert work.collection(store.id, "a") not in await library.vectors.collections()
 
@@ -294,10 +294,10 @@ async def test_a_new_chunking_replaces_the_old_one_at_once(urls: tuple[str, str]
         store = await new_store(library)
         text = " ".join(f"w{n}" for n in range(400))
         file = await new_file(library, text)
-        record = await settled(library, await work.attach(library, store, file, PLAIN), 60)
+        record = await settled(library, await library.attach(store, file, PLAIN), 60)
         before = await texts(library, store, "w5", limit=50)
         other = {"attributes": {}, "strategy": {"max_tokens": 200, "overlap": 0}}
-        record = await work.attach(library, store, file, other)
+        record = await library.attach(store, file, other)
         seen = [before]
         while record.status == IN_PROGRESS:
             record = (await library.documents.get(ATTACHMENT, [record.id]))[record.id]
@@ -315,7 +315,7 @@ async def test_a_gateway_that_dies_at_any_step_leaves_nothing_half(
     async with opened(urls, run=False) as library:
         store = await new_store(library)
         text = " ".join(f"w{n}" for n in range(300))
-        record = await work.attach(library, store, await new_file(library, text), PLAIN)
+        record = await library.attach(store, await new_file(library, text), PLAIN)
         part, name = place.split(".")
         target = getattr(library, part)
         real, calls, died = getattr(target, name), 0, asyncio.Event()
@@ -358,7 +358,7 @@ async def test_a_write_that_comes_late_is_removed(
     async with opened(urls, run=False) as library:
         store = await new_store(library)
         place, put_really = work.collection(store.id, "a"), library.vectors.put
-        record = await work.attach(library, store, await new_file(library, "late words"), PLAIN)
+        record = await library.attach(store, await new_file(library, "late words"), PLAIN)
         late: list[tuple[object, ...]] = []
         begun = asyncio.Event()
 
@@ -390,7 +390,7 @@ async def test_a_write_that_comes_late_is_removed(
         assert await sweep(library) == 1
         assert not await leftovers(library, store)
         assert await texts(library, store, "late") == ["late words"]
-        await work.change(library, STORE, store.id, work.deleting)
+        await library.change(STORE, store.id, work.deleting)
         await until(lambda: _dropped(library, place))
         await until(lambda: _made_again(library, place))
         await put_really(*late[0])  # type: ignore[arg-type]
@@ -449,10 +449,10 @@ async def test_a_store_is_embedded_anew_while_it_is_searched(urls: tuple[str, st
         await asyncio.sleep(0.3)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        store = await work.store_of(library, store.id)
+        store = await library.store_of(store.id)
         assert len(await texts(library, store, "common")) == 4
         await reembed(library, store.id, ["b"])
-        store = await work.store_of(library, store.id)
+        store = await library.store_of(store.id)
         assert store.body["spaces"] == ["b"] and not store.body["next"]
         assert (await texts(library, store, "word2"))[0] == "word2 common"
         assert len(await texts(library, store, "common")) == 4
@@ -509,7 +509,7 @@ async def test_pictures_and_texts_are_found_by_both(urls: tuple[str, str]) -> No
             return work.with_attributes(there, {"caption": "nocturne"})
 
         before = titled.body["builds"]
-        changed = await work.change(library, ATTACHMENT, titled.id, renamed)
+        changed = await library.change(ATTACHMENT, titled.id, renamed)
         assert changed and changed.status == IN_PROGRESS
         assert "titled.jpg" in names(await found("painter"))
         titled = await settled(library, changed, 60)
@@ -517,7 +517,7 @@ async def test_pictures_and_texts_are_found_by_both(urls: tuple[str, str]) -> No
         assert not set(titled.body["builds"].values()) & {before["a"], before["b"]}
         (best, *_) = await found("nocturne")
         assert (best.text, best.cosines["a"]) == ("nocturne", pytest.approx(1))
-        changed = await work.change(library, ATTACHMENT, titled.id, without_attributes)
+        changed = await library.change(ATTACHMENT, titled.id, without_attributes)
         assert changed
         assert set((await settled(library, changed, 60)).body["builds"]) == {"b#pictures"}
         for content, said in (
