@@ -25,6 +25,7 @@ from .library import (
     PICTURES,
     Item,
     Library,
+    attachment_id,
     caption,
     collection,
     model_of,
@@ -146,108 +147,7 @@ async def search(library: Library, store: Record, request: StoreSearch) -> list[
     picked = await _picked(library, store, request.chosen) if request.chosen else None
     if picked is not None and not picked:
         return []
-    asked = asks(library, store.body["spaces"], request.queries)
-    values = await _embedded(library, asked, request)
-    answers = await asyncio.gather(
-        *(
-            _ranked(library, store, one, values[model_of(one.space), one.pictures], request.limit, picked)
-            for one in asked
-        )
-    )
-    rankings = dict(zip(asked, answers, strict=True))
-    records = {name: record for ranking in answers for name, record in ranking.records.items()}
-    scores = await _scores(library, rankings)
-    top = [(key, score) for key, score in scores.items() if score >= request.threshold][: request.limit]
-    texts = await _texts(library, rankings, records, [key for key, _ in top])
-    return [
-        Result(records[key[0]], texts[key], score, _cosines(rankings, key))
-        for key, score in top
-        if key in texts
-    ]
-
-
-async def _embedded(
-    library: Library, asked: Sequence[SpaceQuery], request: StoreSearch
-) -> dict[tuple[str, bool], NDArray[np.float32]]:
-    """Return the queries' vectors by model and whether they are pictures. A text that is compared only with
-    pictures is truncated to what the model reads.
-    """
-    names = list(dict.fromkeys((model_of(one.space), one.pictures) for one in asked))
-
-    async def embed(model: str, pictures: bool) -> NDArray[np.float32]:
-        items = [query for query in request.queries if isinstance(query, Picture) == pictures]
-        whole = any(one.space == model and not one.pictures for one in asked)
-        vectors, _ = await library.embedders[model].embed(items, cut=request.cut or not whole)
-        return vectors
-
-    return dict(zip(names, await asyncio.gather(*(embed(*name) for name in names)), strict=True))
-
-
-async def _ranked(
-    library: Library,
-    store: Record,
-    ask: SpaceQuery,
-    values: NDArray[np.float32],
-    limit: int,
-    picked: dict[str, Record] | None,
-) -> SpaceRanking:
-    place = collection(store.id, ask.space)
-    found = await asyncio.gather(*(_nearest(library, place, store, value, limit, picked) for value in values))
-    ranking = SpaceRanking({}, {}, {})
-    for hit, record in (pair for row in found for pair in row):
-        key = (record.id, 0 if is_picture(record.body) else hit.chunk)
-        ranking.records[record.id] = record
-        ranking.places.setdefault(key, (hit.build, hit.chunk))
-        ranking.cosines[key] = max(ranking.cosines.get(key, -1.0), hit.score)
-    ranking.cosines = dict(sorted(ranking.cosines.items(), key=lambda pair: -pair[1]))
-    return ranking
-
-
-async def _scores(library: Library, rankings: Mapping[SpaceQuery, SpaceRanking]) -> dict[Key, float]:
-    """Rank, best first: by cosine where one space has results, otherwise by calibrated score: the mean of
-    models that compare the same things, the best of different things.
-    """
-    having = {one: ranking.cosines for one, ranking in rankings.items() if ranking.cosines}
-    if len(having) == 1:
-        (cosines,) = having.values()
-        return {key: min(1.0, max(0.0, cosine)) for key, cosine in cosines.items()}
-    lists: dict[tuple[bool, bool], list[dict[Key, float]]] = {}
-    for one, cosines in having.items():
-        drawn = one.space.endswith(PICTURES)
-        scale = (await _scales(library, model_of(one.space))).of(query=one.pictures, found=drawn)
-        scores = {key: scale.score(cosine) for key, cosine in cosines.items()}
-        lists.setdefault((one.pictures, drawn), []).append(scores)
-    return interleaved([together(group) for group in lists.values()])
-
-
-async def _scales(library: Library, model: str) -> Scales:
-    if model not in library.scales:
-        library.scales[model] = await measured(library.embedders[model])
-    found: Scales = library.scales[model]
-    return found
-
-
-def _cosines(rankings: Mapping[SpaceQuery, SpaceRanking], key: Key) -> dict[str, float]:
-    best: dict[str, float] = {}
-    for one, ranking in rankings.items():
-        if key in ranking.cosines:
-            model = model_of(one.space)
-            best[model] = max(best.get(model, -1.0), ranking.cosines[key])
-    return best
-
-
-async def _texts(
-    library: Library,
-    rankings: Mapping[SpaceQuery, SpaceRanking],
-    records: Mapping[str, Record],
-    keys: Sequence[Key],
-) -> dict[Key, str]:
-    """Return current captions of pictures, and chunks of texts that still exist."""
-    texts = {key: caption(records[key[0]]) for key in keys if is_picture(records[key[0]].body)}
-    places = {key: place for ranking in rankings.values() for key, place in ranking.places.items()}
-    wanted = {places[key]: key for key in keys if key not in texts}
-    pieces = await library.documents.pieces(list(wanted))
-    return texts | {wanted[place]: piece.decode() for place, piece in pieces.items()}
+    return await SearchRun(library, store, request, picked).results()
 
 
 async def _picked(library: Library, store: Record, chosen: Filter) -> dict[str, Record]:
@@ -261,40 +161,129 @@ async def _picked(library: Library, store: Record, chosen: Filter) -> dict[str, 
     }
 
 
-async def _nearest(
-    library: Library,
-    place: str,
-    store: Record,
-    query: NDArray[np.float32],
-    limit: int,
-    picked: dict[str, Record] | None,
-) -> list[tuple[Hit, Record]]:
-    """Return passages of at least `limit` chunks, if there are so many, asking for more until there are."""
-    width = 4 * limit
-    only = list(picked) if picked is not None and len(picked) <= MOST_BUILDS else None
-    asked_again = False
-    while True:
-        hits = await library.vectors.search(place, query, width, only)
-        owners, replaced = (picked, False) if picked is not None else await _owners(library, store, hits)
-        if (
-            replaced and not asked_again
-        ):  # perhaps after these hits were found: the new build was not among them
-            asked_again = True
-            continue
-        sure = [(hit, owners[hit.build]) for hit in hits if hit.build in owners]
-        enough = len({(record.id, hit.chunk) for hit, record in sure}) >= limit
-        if enough or len(hits) < width or width >= WIDEST:
-            return sure
-        width = min(WIDEST, 4 * width)
+@dataclass(frozen=True)
+class SearchRun:
+    """One search; `picked` are the only builds that it may find, if not None."""
+
+    library: Library
+    store: Record
+    request: StoreSearch
+    picked: dict[str, Record] | None
+
+    async def results(self) -> list[Result]:
+        """See `search`."""
+        asked = asks(self.library, self.store.body["spaces"], self.request.queries)
+        values = await self._embedded(asked)
+        answers = await asyncio.gather(
+            *(self._ranked(one, values[model_of(one.space), one.pictures]) for one in asked)
+        )
+        rankings = dict(zip(asked, answers, strict=True))
+        records = {name: record for ranking in answers for name, record in ranking.records.items()}
+        scores = (await self._scores(rankings)).items()
+        top = [(key, score) for key, score in scores if score >= self.request.threshold][: self.request.limit]
+        texts = await self._texts(rankings, records, [key for key, _ in top])
+        return [
+            Result(records[key[0]], texts[key], score, _cosines(rankings, key))
+            for key, score in top
+            if key in texts
+        ]
+
+    async def _embedded(self, asked: Sequence[SpaceQuery]) -> dict[tuple[str, bool], NDArray[np.float32]]:
+        """Return the queries' vectors by model and whether they are pictures. A text that is compared only
+        with pictures is truncated to what the model reads.
+        """
+        names = list(dict.fromkeys((model_of(one.space), one.pictures) for one in asked))
+
+        async def embed(model: str, pictures: bool) -> NDArray[np.float32]:
+            items = [query for query in self.request.queries if isinstance(query, Picture) == pictures]
+            whole = any(one.space == model and not one.pictures for one in asked)
+            vectors, _ = await self.library.embedders[model].embed(items, cut=self.request.cut or not whole)
+            return vectors
+
+        return dict(zip(names, await asyncio.gather(*(embed(*name) for name in names)), strict=True))
+
+    async def _ranked(self, ask: SpaceQuery, values: NDArray[np.float32]) -> SpaceRanking:
+        place = collection(self.store.id, ask.space)
+        found = await asyncio.gather(*(self._nearest(place, value) for value in values))
+        ranking = SpaceRanking({}, {}, {})
+        for hit, record in (pair for row in found for pair in row):
+            key = (record.id, 0 if is_picture(record.body) else hit.chunk)
+            ranking.records[record.id] = record
+            ranking.places.setdefault(key, (hit.build, hit.chunk))
+            ranking.cosines[key] = max(ranking.cosines.get(key, -1.0), hit.score)
+        ranking.cosines = dict(sorted(ranking.cosines.items(), key=lambda pair: -pair[1]))
+        return ranking
+
+    async def _scores(self, rankings: Mapping[SpaceQuery, SpaceRanking]) -> dict[Key, float]:
+        """Rank, best first: by cosine where one space has results, otherwise by calibrated score: the mean of
+        models that compare the same things, the best of different things.
+        """
+        having = {one: ranking.cosines for one, ranking in rankings.items() if ranking.cosines}
+        if len(having) == 1:
+            (cosines,) = having.values()
+            return {key: min(1.0, max(0.0, cosine)) for key, cosine in cosines.items()}
+        lists: dict[tuple[bool, bool], list[dict[Key, float]]] = {}
+        for one, cosines in having.items():
+            drawn = one.space.endswith(PICTURES)
+            scale = (await self._scales(model_of(one.space))).of(query=one.pictures, found=drawn)
+            scores = {key: scale.score(cosine) for key, cosine in cosines.items()}
+            lists.setdefault((one.pictures, drawn), []).append(scores)
+        return interleaved([together(group) for group in lists.values()])
+
+    async def _scales(self, model: str) -> Scales:
+        scales = self.library.scales
+        if model not in scales:
+            scales[model] = await measured(self.library.embedders[model])
+        found: Scales = scales[model]
+        return found
+
+    async def _texts(
+        self,
+        rankings: Mapping[SpaceQuery, SpaceRanking],
+        records: Mapping[str, Record],
+        keys: Sequence[Key],
+    ) -> dict[Key, str]:
+        """Return current captions of pictures, and chunks of texts that still exist."""
+        texts = {key: caption(records[key[0]]) for key in keys if is_picture(records[key[0]].body)}
+        places = {key: place for ranking in rankings.values() for key, place in ranking.places.items()}
+        wanted = {places[key]: key for key in keys if key not in texts}
+        pieces = await self.library.documents.pieces(list(wanted))
+        return texts | {wanted[place]: piece.decode() for place, piece in pieces.items()}
+
+    async def _nearest(self, place: str, query: NDArray[np.float32]) -> list[tuple[Hit, Record]]:
+        """Return passages of at least `limit` chunks, if there are so many, asking for more until there
+        are.
+        """
+        picked, width = self.picked, 4 * self.request.limit
+        only = list(picked) if picked is not None and len(picked) <= MOST_BUILDS else None
+        asked_again = False
+        while True:
+            hits = await self.library.vectors.search(place, query, width, only)
+            owners, replaced = (picked, False) if picked is not None else await self._owners(hits)
+            if replaced and not asked_again:
+                asked_again = True  # perhaps after these hits were found: the new build was not among them
+                continue
+            sure = [(hit, owners[hit.build]) for hit in hits if hit.build in owners]
+            enough = len({(record.id, hit.chunk) for hit, record in sure}) >= self.request.limit
+            if enough or len(hits) < width or width >= WIDEST:
+                return sure
+            width = min(WIDEST, 4 * width)
+
+    async def _owners(self, hits: Sequence[Hit]) -> tuple[dict[str, Record], bool]:
+        """Return builds that records vouch for, and whether some hits belong to builds that were replaced."""
+        names = {hit.build.partition(":")[0] for hit in hits}
+        ids = {attachment_id(self.store.id, name) for name in names}
+        records = await self.library.documents.get(ATTACHMENT, ids)
+        owners = {build: record for record in records.values() for build in visible(record)}
+        renewed = {record.link for record in owners.values()}
+        replaced = any(hit.build not in owners and hit.build.partition(":")[0] in renewed for hit in hits)
+        return owners, replaced
 
 
-async def _owners(library: Library, store: Record, hits: Sequence[Hit]) -> tuple[dict[str, Record], bool]:
-    """Return builds that records vouch for, and whether some hits belong to builds that were replaced."""
-    names = {hit.build.partition(":")[0] for hit in hits}
-    records = await library.documents.get(ATTACHMENT, [f"{store.id}/{name}" for name in names])
-    owners = {build: record for record in records.values() for build in visible(record)}
-    renewed = {record.link for record in owners.values()}
-    replaced = any(
-        name not in owners and name.partition(":")[0] in renewed for name in {hit.build for hit in hits}
-    )
-    return owners, replaced
+def _cosines(rankings: Mapping[SpaceQuery, SpaceRanking], key: Key) -> dict[str, float]:
+    best: dict[str, float] = {}
+    for one, ranking in rankings.items():
+        if key in ranking.cosines:
+            model = model_of(one.space)
+            best[model] = max(best.get(model, -1.0), ranking.cosines[key])
+    return best
