@@ -44,9 +44,9 @@ async def whole(triton: Triton, pool: Pool, question: Call, request_id: str) -> 
     Raises:
         ApiError: see Triton.infer.
     """
-    tokens = ["output_lengths", "output_tokens", "output_log_probs"] if "top_log_probs" in question else []
-    top = ["top_tokens", "top_token_log_probs"] if question.get("top_log_probs") else []
-    outputs = ["text_output", "num_input_tokens", "num_output_tokens", *tokens, *top]
+    about = _about_tokens(question)
+    outputs = ["text_output", "num_input_tokens", "num_output_tokens", *about]
+    outputs += ["output_lengths"] if about else []
     result = await triton.infer(pool, TEXT, arrays(question), outputs, request_id)
     texts = result["text_output"].reshape(-1)
     return [
@@ -56,17 +56,9 @@ async def whole(triton: Triton, pool: Pool, question: Call, request_id: str) -> 
 
 def _piece(pool: Pool, question: Call, result: Arrays, i: int, text: str) -> TextDelta:
     lengths = result["output_lengths" if "output_lengths" in result else "num_output_tokens"].reshape(-1)
-    tokens, count = tuple[Token, ...](), int(lengths[i])
-    if "output_tokens" in result:
-        names, probs = (
-            result[name].reshape(len(lengths), -1)[i] for name in ("output_tokens", "output_log_probs")
-        )
-        tops = (
-            _tops(result["top_tokens"][0, i], result["top_token_log_probs"][0, i])
-            if "top_tokens" in result
-            else [()] * count
-        )
-        tokens = tuple(Token(_text(names[n]), float(probs[n]), tops[n]) for n in range(count))
+    count = int(lengths[i])
+    rows = (result[name].reshape(len(lengths), -1)[i] for name in _about_tokens(question))
+    tokens = _tokens(count, *rows)
     ending = StopSequenceFilter(question.get("stop_words", ()))
     shown = ending.add(text, last=True)
     read = int(result["num_input_tokens"].item())
@@ -92,14 +84,27 @@ def _within(tokens: Sequence[Token], length: int) -> tuple[Token, ...]:
     return tuple(token for token, begin in zip(tokens, begins, strict=False) if begin < length)
 
 
-def _text(raw: Any) -> str:
-    return raw.decode("utf-8", "replace") if isinstance(raw, bytes) else str(raw)
+def _about_tokens(question: Call) -> list[str]:
+    """Return the outputs about tokens that a call asks for, as `_tokens` takes them."""
+    tops = ["top_tokens", "top_token_log_probs"] if question.get("top_log_probs") else []
+    return ["output_tokens", "output_log_probs", *tops] if "top_log_probs" in question else []
 
 
-def _tops(names: Any, probs: Any) -> list[tuple[tuple[str, float], ...]]:
+def _tokens(
+    count: int, texts: Any = (), probs: Any = (), top_texts: Any = (), top_probs: Any = ()
+) -> tuple[Token, ...]:
+    """Make the first `count` tokens of flat lists; each has as many alternatives."""
+    tops, each = _pairs(top_texts, top_probs), len(top_texts) // max(1, len(texts))
+    return tuple(
+        Token(*token, tuple(tops[n * each : (n + 1) * each]))
+        for n, token in enumerate(_pairs(texts[:count], probs[:count]))
+    )
+
+
+def _pairs(texts: Any, probs: Any) -> list[tuple[str, float]]:
     return [
-        tuple((_text(name), float(prob)) for name, prob in zip(row, own, strict=True))
-        for row, own in zip(names, probs, strict=True)
+        (text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text), float(prob))
+        for text, prob in zip(texts, probs, strict=True)
     ]
 
 
@@ -120,7 +125,8 @@ async def stream(
             read = int(event.get("num_input_tokens", read))
             written = int(event.get("num_output_tokens", written))
             text = ending.add(str(event["text_output"]))
-            held += _streamed_tokens(event, int(question.get("top_log_probs", 0)))
+            rows = (_list(event, name) for name in _about_tokens(question))
+            held += _tokens(int(event.get("output_lengths", 0)), *rows)
             tokens = _within(held, ahead + len(text)) if ending.stops else tuple(held)
             ahead += len(text) - sum(len(token.text) for token in tokens)
             held = held[len(tokens) :]
@@ -134,20 +140,7 @@ async def stream(
     yield TextDelta(rest, () if ending.stopped else tuple(held), finish, read, written)
 
 
-def _streamed_tokens(event: Mapping[str, Any], top: int) -> tuple[Token, ...]:
-    """Read tokens from Triton's JSON, which has a scalar for a single value, and no second dimension."""
-    count = int(event.get("output_lengths", 0))
-    names, probs, top_names, top_probs = (
-        _list(event, name)
-        for name in ("output_tokens", "output_log_probs", "top_tokens", "top_token_log_probs")
-    )
-    rows = [
-        tuple(zip(top_names[i * top : (i + 1) * top], top_probs[i * top : (i + 1) * top], strict=True))
-        for i in range(count)
-    ]
-    return tuple(Token(names[i], float(probs[i]), rows[i] if top else ()) for i in range(count))
-
-
 def _list(event: Mapping[str, Any], name: str) -> list[Any]:
+    """Return an output of Triton's JSON, which has a scalar for a single value, and no second dimension."""
     value = event.get(name, [])
     return value if isinstance(value, list) else [value]
