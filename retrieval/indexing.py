@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -17,31 +16,11 @@ from conch.pictures import Picture
 
 from .chunking import ChunkingStrategy, Span, chunks, halves, homes, passages
 from .formats import NoText
-from .library import Embedder, Item, Library, collection, model_of
+from .library import Embedder, Item, Library
 
 AT_ONCE = 64  # passages that are embedded together
 PIECES = 64  # chunks that are written together
 TRIES, PAUSE = 30, 1.0  # of a model that is busy, and seconds between them
-
-
-@dataclass(frozen=True)
-class IndexTarget:
-    """The destination of a build."""
-
-    library: Library
-    store: str
-    space: str
-    build: str
-
-    @property
-    def collection(self) -> str:
-        """Return the collection in the vector database."""
-        return collection(self.store, self.space)
-
-    @property
-    def embedder(self) -> Embedder:
-        """Return the model that makes its vectors."""
-        return self.library.embedders[model_of(self.space)]
 
 
 async def embedded(
@@ -79,12 +58,13 @@ async def _patiently(
     return await embedder.embed(items, cut=True)
 
 
-async def index(target: IndexTarget, text: str, strategy: ChunkingStrategy) -> tuple[int, int]:
-    """Write everything of a text's build and return the number of vectors and the bytes of chunks. Repeating
-    it gives the same result.
+async def index(
+    library: Library, embedder: Embedder, place: str, build: str, text: str, strategy: ChunkingStrategy
+) -> tuple[int, int]:
+    """Write everything of a text's build, its vectors into the collection `place`, and return the number of
+    vectors and the bytes of chunks. Repeating it gives the same result.
     """
-    library, build, embedder = target.library, target.build, target.embedder
-    await library.vectors.create(target.collection, embedder.dimensions)
+    await library.vectors.create(place, embedder.dimensions)
     most = min(embedder.positions, strategy.max_tokens)
     packed = passages(text, strategy.passage(embedder.positions))
     spans, counts, values = await embedded(text, packed, embedder, most)
@@ -94,23 +74,23 @@ async def index(target: IndexTarget, text: str, strategy: ChunkingStrategy) -> t
     while some := list(islice(texts, PIECES)):
         await library.documents.write(build, number, some)
         number, size = number + len(some), size + sum(map(len, some))
-    await library.vectors.put(target.collection, build, homes(parts, len(spans)), values)
+    await library.vectors.put(place, build, homes(parts, len(spans)), values)
     return len(spans), size
 
 
-async def index_picture(target: IndexTarget, data: bytes) -> int:
-    """Write everything of a picture's build: one vector for the encoded file, and no chunk, since its caption
-    may change.
+async def index_picture(library: Library, embedder: Embedder, place: str, build: str, data: bytes) -> int:
+    """Write everything of a picture's build: one vector for the encoded file into the collection `place`, and
+    no chunk, since its caption may change.
 
     Raises:
         NoText: it cannot be read.
     """
-    await target.library.vectors.create(target.collection, target.embedder.dimensions)
+    await library.vectors.create(place, embedder.dimensions)
     try:
-        values, _ = await _patiently(target.embedder, [Picture(data)])
+        values, _ = await _patiently(embedder, [Picture(data)])
     except ApiError as error:
         if error.status != 400:
             raise
         raise NoText(f"the file {error.message.removeprefix('input [0] ')}") from error
-    await target.library.vectors.put(target.collection, target.build, [0], values)
+    await library.vectors.put(place, build, [0], values)
     return 1

@@ -25,7 +25,7 @@ from .chunking import ChunkingStrategy
 from .documents import DocumentsDown, Page, Record
 from .extraction import Extracted, extracted
 from .formats import NoText
-from .indexing import IndexTarget, index, index_picture
+from .indexing import index, index_picture
 from .kinds import is_picture
 from .library import (
     ATTACHMENT,
@@ -248,15 +248,16 @@ class Worker:
         found = Extracted("") if is_picture(record.body) else await self._text(file)
         counts, size = {}, len(caption(record).encode())
         for space, build in making.items():
-            if model_of(space) not in self.library.embedders:
+            if (embedder := self.library.embedders.get(model_of(space))) is None:
                 raise ApiError(503, f"model {model_of(space)!r} is not served here; start the stack with it")
-            target = IndexTarget(self.library, record.parent, space, build)
+            place = collection(record.parent, space)
+            target = self.library, embedder, place, build
             if space.endswith(PICTURES):
-                counts[space] = await index_picture(target, await self._picture(file))
+                counts[space] = await index_picture(*target, await self._picture(file))
             else:
                 strategy = ChunkingStrategy(**record.body["strategy"])
-                counts[space], size = await index(target, found.text or caption(record), strategy)
-            if await self.library.vectors.count(target.collection, build) != counts[space]:
+                counts[space], size = await index(*target, found.text or caption(record), strategy)
+            if await self.library.vectors.count(place, build) != counts[space]:
                 raise VectorsDown(f"the vector database does not have all vectors of {record.id}")
         return counts, size, found.guessed
 
