@@ -46,13 +46,11 @@ class Embedder(Protocol):
     """A model that makes vectors of texts, and perhaps of pictures.
 
     Attributes:
-        model: its MODEL_ID
         dimensions: size of a vector
         positions: the maximum tokens of one text, including special ones
         pictures: it reads pictures, too
     """
 
-    model: str
     dimensions: int
     positions: int
     pictures: bool

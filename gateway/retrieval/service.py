@@ -33,8 +33,8 @@ class ServedEmbedder:
 
     def __init__(self, triton: Triton, pool: Pool, admission: Admission) -> None:
         self.triton, self.pool, self.admission = triton, pool, admission
-        self.model, self.dimensions = pool.model_id, pool.dimensions
-        self.positions, self.pictures = pool.positions, pool.embeds_pictures
+        self.dimensions, self.positions = pool.dimensions, pool.positions
+        self.pictures = pool.embeds_pictures
 
     async def embed(
         self, items: Sequence[Item], *, cut: bool

@@ -100,10 +100,7 @@ class ResponseWriter:
                 yield self._event(f"response.{kind}", response=self._response("in_progress", None))
         self.cut = piece.finish == "length"
         thought, answer = self.reasoning.add(piece.text, last=bool(piece.finish))
-        text, calls = self.filter.add(answer), list[dict[str, Any]]()
-        if piece.finish:
-            rest, calls = self.filter.end()
-            text += rest
+        text, calls = self.filter.add(answer, last=bool(piece.finish))
         text = text if self.message.text else text.lstrip()
         yield from self._grown(self.thoughts, thought)
         if piece.finish or self.reasoning.phase is Phase.ANSWER:

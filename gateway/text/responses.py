@@ -108,10 +108,7 @@ class ChatWriter(CompletionWriter):
         fresh = ReasoningFilter(self.phase), CallFilter(self.calling)
         reasoning, calls = self.filters.setdefault(i, fresh)
         thought, answer = reasoning.add(piece.text, last=bool(piece.finish))
-        text, called = calls.add(answer), list[dict[str, Any]]()
-        if piece.finish:
-            rest, called = calls.end()
-            text += rest
+        text, called = calls.add(answer, last=bool(piece.finish))
         text = text if i in self.written else text.lstrip()
         if text:
             self.written.add(i)

@@ -234,23 +234,19 @@ class CallFilter:
     whole: str = ""
     shown: int = field(default=0, init=False)
 
-    def add(self, text: str) -> str:
-        """Return what can be sent now."""
+    def add(self, text: str, *, last: bool = False) -> tuple[str, list[dict[str, Any]]]:
+        """Return what can be sent now and, with the last text, the calls."""
         self.whole += text
         if not self.calling.offered:
-            return text
-        if self.shown == 0 and self.calling.may_call(self.whole):
-            return ""
-        at = self.whole.find(OPEN)
-        end = at if at >= 0 else len(self.whole) - partial_end(self.whole, OPEN)
-        piece, self.shown = self.whole[self.shown : end], max(end, self.shown)
-        return piece
-
-    def end(self) -> tuple[str, list[dict[str, Any]]]:
-        """Return the rest of the text, and its calls."""
-        text, calls = self.calling.found(self.whole)
-        if not self.calling.offered:
-            return "", []
-        if not calls:
-            return text[self.shown :], []
-        return TAGGED.sub("", self.whole[self.shown :]).rstrip() if OPEN in self.whole else "", calls
+            return text, []
+        piece = ""
+        if self.shown or not self.calling.may_call(self.whole):
+            at = self.whole.find(OPEN)
+            end = at if at >= 0 else len(self.whole) - partial_end(self.whole, OPEN)
+            piece, self.shown = self.whole[self.shown : end], max(end, self.shown)
+        if not last:
+            return piece, []
+        rest, calls = self.whole[self.shown :], self.calling.found(self.whole)[1]
+        if calls:
+            rest = TAGGED.sub("", rest).rstrip() if OPEN in self.whole else ""
+        return piece + rest, calls

@@ -69,9 +69,9 @@ def test_a_stream_says_what_the_whole_says(parts: list[str], cuts: list[int]) ->
     at, n, shown = 0, 0, ""
     while at < len(text):
         size = cuts[n % len(cuts)]
-        shown += calls.add(text[at : at + size])
+        shown += calls.add(text[at : at + size])[0]
         at, n = at + size, n + 1
-    rest, found = calls.end()
+    rest, found = calls.add("", last=True)
     whole, wanted = Calling(TOOLS).found(text)
     assert [call["function"] for call in found] == [call["function"] for call in wanted]
     assert "".join((shown + rest).split()) == "".join(whole.split())

@@ -125,7 +125,7 @@ def test_lists_of_different_things_are_interleaved() -> None:
 class Letters:
     """A token is a letter: far more than was guessed."""
 
-    model, dimensions, positions, pictures = "letters", 2, 64, False
+    dimensions, positions, pictures = 2, 64, False
 
     async def embed(self, items: Sequence[Item], *, cut: bool) -> tuple[np.ndarray, np.ndarray]:
         return np.ones((len(items), 2), np.float32), np.array([len(item) for item in items])
