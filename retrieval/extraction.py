@@ -9,7 +9,6 @@ import json
 import os
 import resource
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from .formats import READERS, NoText, from_html
@@ -21,31 +20,24 @@ MOST_TEXT = 20_000_000  # characters
 SAVED_AS = {".doc": "docx", ".ppt": "pptx", ".msg": "eml"}  # what an old kind should be saved as
 
 
-@dataclass(frozen=True)
-class Extracted:
-    """A text, and the encoding that was guessed for it, if any."""
-
-    text: str
-    guessed: str = ""
-
-
-def extract(path: Path, name: str, media_type: str = "") -> Extracted:
-    """Extract the text of a file called `name` with the declared media type.
+def extract(path: Path, name: str, media_type: str = "") -> tuple[str, str]:
+    """Extract the text of a file called `name` with the declared media type, and name its encoding where that
+    is a guess.
 
     Raises:
         NoText: of this kind, broken, empty or too long.
     """
     kind = kind_of(path, name, media_type)
-    found = _extracted(path, kind)
-    text = found.text.replace("\r\n", "\n").encode("utf-8", "replace").decode("utf-8")
+    found, guessed = _extracted(path, kind)
+    text = found.replace("\r\n", "\n").encode("utf-8", "replace").decode("utf-8")
     if not text.strip():
         raise NoText("the file has no text")
     if len(text) > MOST_TEXT:
         raise NoText(f"the file has {len(text)} characters; at most {MOST_TEXT} are read")
-    return Extracted(text, found.guessed)
+    return text, guessed
 
 
-def _extracted(path: Path, kind: str) -> Extracted:
+def _extracted(path: Path, kind: str) -> tuple[str, str]:
     if kind == ".ole":
         raise NoText("the document is encrypted, or of an old kind; save it as docx, xlsx or pptx")
     if kind in SAVED_AS:
@@ -59,9 +51,9 @@ def _extracted(path: Path, kind: str) -> Extracted:
         )
     try:
         if reader := READERS.get(kind):
-            return Extracted(reader(path))
+            return reader(path), ""
         text, guessed = read(path.read_bytes())
-        return Extracted(from_html(text) if kind in (".htm", ".html") else text, guessed)
+        return from_html(text) if kind in (".htm", ".html") else text, guessed
     except (NoText, MemoryError):
         raise
     except Unreadable:
@@ -73,7 +65,7 @@ def _extracted(path: Path, kind: str) -> Extracted:
         raise NoText(f"the file cannot be read as {what} ({type(error).__name__}); it is damaged") from error
 
 
-async def extracted(path: Path, name: str, seconds: float, media_type: str = "") -> Extracted:
+async def extracted(path: Path, name: str, seconds: float, media_type: str = "") -> tuple[str, str]:
     """Run `extract` in another process.
 
     Raises:
@@ -99,7 +91,7 @@ async def extracted(path: Path, name: str, seconds: float, media_type: str = "")
     if "text" not in found:
         raise NoText(**found)
     pairs = found["text"].encode("utf-16", "surrogatepass")  # RTF writes some characters as two halves
-    return Extracted(pairs.decode("utf-16", "replace"), found["guessed"])
+    return pairs.decode("utf-16", "replace"), found["guessed"]
 
 
 def main() -> None:
@@ -107,7 +99,8 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     os.nice(5)  # answers go first
     try:
-        found = vars(extract(Path(sys.argv[1]), *sys.argv[2:]))
+        text, guessed = extract(Path(sys.argv[1]), *sys.argv[2:])
+        found = {"text": text, "guessed": guessed}
     except NoText as error:
         found = vars(error)
     except MemoryError:

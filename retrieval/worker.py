@@ -23,7 +23,7 @@ from conch.tasks import end
 
 from .chunking import ChunkingStrategy
 from .documents import DocumentsDown, Page, Record
-from .extraction import Extracted, extracted
+from .extraction import extracted
 from .formats import NoText
 from .indexing import index, index_picture
 from .kinds import is_picture
@@ -245,7 +245,7 @@ class Worker:
         file = (await self.library.documents.get(FILE, [record.link])).get(record.link)
         if file is None or file.status == DELETING:
             raise NoText("the file was deleted")
-        found = Extracted("") if is_picture(record.body) else await self._text(file)
+        text, guessed = ("", "") if is_picture(record.body) else await self._text(file)
         counts, size = {}, len(caption(record).encode())
         for space, build in making.items():
             if (embedder := self.library.embedders.get(model_of(space))) is None:
@@ -256,12 +256,12 @@ class Worker:
                 counts[space] = await index_picture(*target, await self._picture(file))
             else:
                 strategy = ChunkingStrategy(**record.body["strategy"])
-                counts[space], size = await index(*target, found.text or caption(record), strategy)
+                counts[space], size = await index(*target, text or caption(record), strategy)
             if await self.library.vectors.count(place, build) != counts[space]:
                 raise VectorsDown(f"the vector database does not have all vectors of {record.id}")
-        return counts, size, found.guessed
+        return counts, size, guessed
 
-    async def _text(self, file: Record) -> Extracted:
+    async def _text(self, file: Record) -> tuple[str, str]:
         with tempfile.TemporaryDirectory(prefix="conch-extract-") as folder:
             path = Path(folder) / "file"
             with path.open("wb") as out:
