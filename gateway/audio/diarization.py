@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
 from math import inf
@@ -62,34 +62,30 @@ class Diarizer:
 
     Attributes:
         known: vectors [names, dimensions] of the speakers that it names
-        seconds: longest recording in seconds
-        decoding: limit of seconds for decoding
     """
 
     model: TritonVoices
     wanted: SpeakersWanted
     known: Floats
-    seconds: float
-    decoding: float
 
-    async def speakers_of(self, path: Path, track: int | None) -> Diarization:
-        """Diarize a file.
+    async def speakers_of(self, blocks: Iterator[Floats]) -> Diarization:
+        """Diarize the blocks of a file.
 
         Raises:
             ApiError: 400 if the file is not a recording, or the models of speakers did not answer.
         """
-        return await diarize(self.model, self._batches(path, track), self.wanted.count)
+        return await diarize(self.model, _batches(blocks), self.wanted.count)
 
     def label(self, transcript: Transcript, diarization: Diarization) -> Transcript:
         """Return the transcript with speakers."""
         return labelled(transcript, diarization, labels(diarization.voices, self.wanted.names, self.known))
 
-    async def _batches(self, path: Path, track: int | None) -> AsyncIterator[list[Chunk]]:
-        blocks = media.blocks(path, max_seconds=self.seconds, time_limit=self.decoding, track=track)
-        source, loop = windows(blocks), asyncio.get_running_loop()
-        with media_errors():
-            while batch := await loop.run_in_executor(DECODERS, list, islice(source, TUNING.at_once)):
-                yield batch
+
+async def _batches(blocks: Iterator[Floats]) -> AsyncIterator[list[Chunk]]:
+    source, loop = windows(blocks), asyncio.get_running_loop()
+    with media_errors():
+        while batch := await loop.run_in_executor(DECODERS, list, islice(source, TUNING.at_once)):
+            yield batch
 
 
 async def known_voices(model: TritonVoices, references: Sequence[str]) -> Floats:

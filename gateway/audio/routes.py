@@ -8,8 +8,10 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import structlog
 from fastapi import APIRouter, Request, Response
+from numpy.typing import NDArray
 
 from conch.deployment import Pool
 from conch.errors import ApiError
@@ -18,6 +20,7 @@ from speech import media
 from speech.cutters import Cutter, PauseCutter, TurnCutter
 from speech.options import Options
 from speech.speakers.turns import Diarization
+from speech.tracks import Warn
 from speech.transcript import Transcript, joined
 from speech.windows import Window
 
@@ -79,6 +82,11 @@ class UploadedRecording:
         finally:
             self.stopped = True  # a thread cannot be cancelled; it looks here after each block
 
+    def blocks(self, warn: Warn = media.silent) -> Iterator[NDArray[np.float32]]:
+        """Decode the sound within the limits of the settings. See media.blocks."""
+        most, limit = self.settings.max_audio_seconds, self.settings.decode_seconds
+        return media.blocks(self.path, max_seconds=most, time_limit=limit, track=self.track, warn=warn)
+
     def _damaged(self, what: str) -> None:
         log.warning("damaged recording", what=what)
         self.damage = what
@@ -87,15 +95,8 @@ class UploadedRecording:
         """Yield windows, and None now and then: hours without a window must not keep a thread from other
         recordings, and each step costs a switch to the thread and back.
         """
-        blocks = media.blocks(
-            self.path,
-            max_seconds=self.settings.max_audio_seconds,
-            time_limit=self.settings.decode_seconds,
-            track=self.track,
-            warn=self._damaged,
-        )
         with media_errors():
-            for number, block in enumerate(blocks, 1):
+            for number, block in enumerate(self.blocks(warn=self._damaged), 1):
                 if self.stopped:
                     return
                 self.seconds += len(block) / media.RATE
@@ -152,7 +153,7 @@ class TranscriptionRun:
     async def _measured(self, diarizer: Diarizer) -> Diarization:
         metrics, model = self.services.metrics, diarizer.model.pool.model_id
         with metrics.diarization.labels(model).time():
-            found = await diarizer.speakers_of(self.recording.path, self.recording.track)
+            found = await diarizer.speakers_of(self.recording.blocks())
         metrics.speakers.labels(model).observe(len(found.voices))
         return found
 
@@ -232,9 +233,7 @@ async def _diarizer(services: Services, wanted: SpeakersWanted, request_id: str)
         )
         raise ApiError(400, message, param=wanted.asked_by, code="unsupported_value")
     model = TritonVoices(services.triton, able[0], request_id)
-    known = await known_voices(model, wanted.references)
-    settings = services.settings
-    return Diarizer(model, wanted, known, settings.max_audio_seconds, settings.decode_seconds)
+    return Diarizer(model, wanted, await known_voices(model, wanted.references))
 
 
 @router.post("/v1/audio/transcriptions", openapi_extra=body_schema(TranscriptionRequest))

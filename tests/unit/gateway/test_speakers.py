@@ -23,6 +23,7 @@ from gateway.audio.diarization import Diarizer, TritonVoices, known_voices
 from gateway.audio.responses import formatted, speaker_segments
 from gateway.audio.schema import parse_transcription
 from gateway.audio.speakers import SpeakersWanted
+from speech.media import blocks
 from speech.speakers.model import Count
 from speech.transcript import Segment, Transcript, Word
 
@@ -170,9 +171,9 @@ def test_what_the_second_way_through_a_file_finds_is_the_clients(
     path = tmp_path / "a.wav"
     path.write_bytes(recording(np.zeros(16_000 * seconds)))
     model: Any = Silence()
-    diarizer = Diarizer(model, SpeakersWanted(Count(), (), ()), np.empty((0, 192), np.float32), most, 10.0)
+    diarizer = Diarizer(model, SpeakersWanted(Count(), (), ()), np.empty((0, 192), np.float32))
     with pytest.raises(ApiError, match=message) as refused:
-        asyncio.run(diarizer.speakers_of(path, None))
+        asyncio.run(diarizer.speakers_of(blocks(path, max_seconds=most, time_limit=10)))
     assert (refused.value.status, refused.value.code) == (400, "invalid_file")
 
 
