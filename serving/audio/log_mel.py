@@ -12,6 +12,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import BadRequest
+
 RATE = 16_000
 WINDOW = 400
 HOP = 160
@@ -22,10 +24,6 @@ BLOCK = 600
 SILENCE = 200
 
 Floats = NDArray[np.float32]
-
-
-class AudioTooLong(ValueError):
-    """A single window holds at most 30 s; the caller must cut longer audio."""
 
 
 def _slaney_hertz(mel: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -96,10 +94,10 @@ def frames_of(samples: int, lengths: Sequence[int] = (FULL_FRAMES,)) -> int:
     to an even number for the encoder's stride of two.
 
     Raises:
-        AudioTooLong: more than 480,000 samples.
+        BadRequest: more than 480,000 samples.
     """
     if samples > MAX_SAMPLES:
-        raise AudioTooLong(
+        raise BadRequest(
             f"audio of {samples / RATE:.2f} s exceeds the 30 s of one window; cut it, or send it to "
             "/v1/audio/transcriptions"
         )

@@ -14,14 +14,12 @@ from tokenizers import Tokenizer
 
 from conch.whisper import BLANKLESS, byte_alphabet
 
+from ..errors import BadRequest
+
 SECONDS_PER_TIMESTAMP = 0.02
 PUNCTUATION = "\"'“”‘’¿¡([{-–—.。,，!！?？:：;；)]}、…«»《》「」『』（）【】"
 _TIMESTAMP = re.compile(r"(<\|\d{1,2}\.\d\d\|>)")
 _LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
-
-
-class BadPrompt(ValueError):
-    """TEXT_PREFIX contains something that this model's vocabulary lacks or that cannot be a prompt."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,7 @@ class WhisperVocabulary:
     def _id(self, token: str) -> int:
         found = self.tokenizer.token_to_id(token)
         if found is None:
-            raise BadPrompt(f"{token} is not in this model's vocabulary")
+            raise BadRequest(f"{token} is not in this model's vocabulary")
         return found
 
     @cached_property
@@ -129,12 +127,12 @@ class WhisperVocabulary:
         decoding.py, `_get_initial_tokens`).
 
         Raises:
-            BadPrompt: an unknown special token, or no start token.
+            BadRequest: an unknown special token, or no start token.
         """
         text = prefix or self.default_prompt()
         ids = tuple(self._encoded(text))
         if self.start not in ids:
-            raise BadPrompt(
+            raise BadRequest(
                 "TEXT_PREFIX has no <|startoftranscript|>; leave it empty or send for example "
                 + self.default_prompt()
             )
@@ -166,7 +164,7 @@ class WhisperVocabulary:
         mute = {self._id("<|en|>"), self._id("<|transcribe|>")}
         for token in ids[ids.index(self.start) :]:
             if token in between and token not in mute:
-                raise BadPrompt(
+                raise BadRequest(
                     f"TEXT_PREFIX has {self.tokenizer.id_to_token(token)}; this model transcribes English "
                     "only"
                 )

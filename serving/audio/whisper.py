@@ -25,7 +25,7 @@ from ..errors import BadRequest
 from .alignment import FRAMES_PER_SECOND, reached, token_starts
 from .answers import Arrays, Detection, cut_off, grown, outputs, strings
 from .log_mel import FULL_FRAMES, MAX_SAMPLES, RATE, frames_of, log_mel
-from .tokens import BadPrompt, Prompt, WhisperVocabulary
+from .tokens import Prompt, WhisperVocabulary
 
 Span = tuple[float, float]  # seconds
 Engine = Callable[[Arrays, bool], Iterator[Arrays]]
@@ -46,10 +46,6 @@ NOTHING: Arrays = {
 }
 # Optional inputs that are passed on, under the engine's names.
 FORWARDED = {"TEMPERATURE": "temperature", "SEED": "seed", "BEAM_WIDTH": "beam_width"}
-
-
-class BadAudio(ValueError):
-    """WAV or WAV_LENS cannot be transcribed; the message names the tensor and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +81,7 @@ class Whisper:
         there is one after each token or several with the text so far.
 
         Raises:
-            BadAudio, BadPrompt, BadRequest, AudioTooLong: what was sent cannot be served.
+            BadRequest: what was sent cannot be served.
         """
         aligning = self._aligning(inputs, streaming=streaming)
         wave = self._wave(inputs)
@@ -242,17 +238,17 @@ class Whisper:
 
     def _wave(self, inputs: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
         if "WAV" not in inputs:
-            raise BadAudio("WAV is missing; send float32 samples at 16 kHz")
+            raise BadRequest("WAV is missing; send float32 samples at 16 kHz")
         wave = inputs["WAV"].ravel()
         if "WAV_LENS" in inputs:
             length = int(inputs["WAV_LENS"].ravel()[0])
             if not 0 < length <= len(wave):
-                raise BadAudio(f"WAV_LENS is {length}, WAV has {len(wave)} samples; send 1 to {len(wave)}")
+                raise BadRequest(f"WAV_LENS is {length}, WAV has {len(wave)} samples; send 1 to {len(wave)}")
             wave = wave[:length]
         if not len(wave):
-            raise BadAudio("WAV is empty; send at least one sample at 16 kHz")
+            raise BadRequest("WAV is empty; send at least one sample at 16 kHz")
         if len(wave) <= MAX_SAMPLES and not np.isfinite(wave).all():
-            raise BadAudio("WAV has NaN or infinite samples; send finite values between -1 and 1")
+            raise BadRequest("WAV has NaN or infinite samples; send finite values between -1 and 1")
         return np.ascontiguousarray(wave, np.float32)
 
     def _sound(self, wave: NDArray[np.float32], lengths: Sequence[int]) -> Arrays:
@@ -277,7 +273,7 @@ class Whisper:
     def _choices(self, inputs: Mapping[str, NDArray[Any]], prompt: Prompt, duration: float) -> Arrays:
         room = self.positions - len(prompt.ids)
         if room < 1:
-            raise BadPrompt(
+            raise BadRequest(
                 f"TEXT_PREFIX has {len(prompt.ids)} tokens, this model has {self.positions} positions; "
                 "shorten it"
             )
@@ -287,7 +283,7 @@ class Whisper:
             else min(room, ceil(FEWEST + FASTEST * duration))
         )
         if not 1 <= longest <= room:
-            raise BadPrompt(f"MAX_TOKENS is {longest}; with this prompt it must be 1 to {room}")
+            raise BadRequest(f"MAX_TOKENS is {longest}; with this prompt it must be 1 to {room}")
         choices: Arrays = {
             "decoder_input_ids": np.array([prompt.ids], np.int32),
             "request_output_len": np.array([[longest]], np.int32),

@@ -1,15 +1,21 @@
-"""A Triton model that answers from threads: a request that waits for the engine never blocks another."""
+"""A Triton model that answers from a bounded pool of threads: a request that waits for the engine never
+blocks another, and an exception becomes that request's error response.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from threading import BoundedSemaphore
 
-from ..errors import message_of
+from ..errors import QueueFull, message_of
 from .calls import BlsClient
-from .requests import RequestPool
 from .stub import Request, Sender, Utils
+from .tracing import follow
 from .watch import Watch
+
+THREADS = 64
 
 
 class ThreadedEndpoint(ABC):
@@ -17,9 +23,12 @@ class ThreadedEndpoint(ABC):
     makes an error's text.
     """
 
+    most = 256  # requests that wait or run; beyond it 503, so that sound does not pile up in memory
+
     def __init__(self, utils: Utils, encode: Callable[[Exception], str] = message_of) -> None:
         self.calls, self.watch = BlsClient(utils, encode), Watch()
-        self.requests = RequestPool(self.answer, self.calls.refuse)
+        self.threads = ThreadPoolExecutor(THREADS, "request")
+        self.places = BoundedSemaphore(self.most)
 
     @abstractmethod
     def answer(self, request: Request, sender: Sender) -> None:
@@ -32,9 +41,26 @@ class ThreadedEndpoint(ABC):
 
     def execute(self, requests: Iterable[Request]) -> None:
         """Queue requests; never blocks."""
-        self.requests.submit(requests)
+        for request in requests:
+            sender = request.get_response_sender()
+            if self.places.acquire(blocking=False):
+                self.threads.submit(self._serve, request, sender)
+            else:
+                full = f"at capacity ({self.most} requests in this instance); retry in a few seconds"
+                self.calls.refuse(sender, QueueFull(full))
+
+    def _serve(self, request: Request, sender: Sender) -> None:
+        try:
+            follow(request)
+            if sender.is_cancelled():
+                raise RuntimeError("cancelled")
+            self.answer(request, sender)
+        except Exception as error:  # noqa: BLE001  # the boundary: whatever went wrong is this request's answer
+            self.calls.refuse(sender, error)
+        finally:
+            self.places.release()
 
     def close(self) -> None:
-        """Stop when the model is unloaded."""
-        self.requests.close()
+        """Stop when the model is unloaded; no more requests start."""
+        self.threads.shutdown(wait=False, cancel_futures=True)
         self.calls.close()

@@ -5,9 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from serving.audio.log_mel import AudioTooLong
-from serving.audio.tokens import BadPrompt
-from serving.audio.whisper import BadAudio
 from serving.engine.answers import Answers
 from serving.errors import BadRequest, EngineError, QueueFull, code_name, encode_error, raise_if_aborted
 
@@ -16,9 +13,6 @@ from serving.errors import BadRequest, EngineError, QueueFull, code_name, encode
     ("error", "name"),
     [
         (BadRequest("too long: 5"), "INVALID_ARG"),
-        (AudioTooLong("31 s: send 30"), "INVALID_ARG"),
-        (BadAudio("WAV is empty; send sound"), "INVALID_ARG"),
-        (BadPrompt("TEXT_PREFIX: no start"), "INVALID_ARG"),
         (QueueFull("256 wait"), "UNAVAILABLE"),
         (RuntimeError("oh"), "INTERNAL"),
     ],

@@ -7,9 +7,10 @@ import pytest
 import torch
 from transformers import WhisperFeatureExtractor
 
-from serving.audio.log_mel import AudioTooLong, frames_of, log_mel
+from serving.audio.log_mel import frames_of, log_mel
 from serving.engine.torch.device import Device
 from serving.engine.torch.log_mel import LogMel
+from serving.errors import BadRequest
 
 pytestmark = pytest.mark.slow  # imports torch and transformers
 
@@ -58,5 +59,5 @@ def test_frames(samples: int, lengths: tuple[int, ...], frames: int) -> None:
 
 def test_over_thirty_seconds_is_refused() -> None:
     """The message says how long it was and what to do."""
-    with pytest.raises(AudioTooLong, match=r"30\.00 s exceeds the 30 s"):
+    with pytest.raises(BadRequest, match=r"30\.00 s exceeds the 30 s"):
         frames_of(480_001)

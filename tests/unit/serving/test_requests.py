@@ -3,66 +3,78 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from typing import Any
 
-from serving.errors import QueueFull
-from serving.triton.requests import RequestPool
+from serving.triton.threaded import ThreadedEndpoint
+from tests.fakes.triton_python import UTILS, request
 
 
-@dataclass
-class Asked:
-    """A request that is its own sender."""
+class Sender:
+    """A request's sender; what it was sent is `sent`."""
 
-    cancelled: bool = False
-    done: threading.Event = field(default_factory=threading.Event)
-    said: list[object] = field(default_factory=list)
-
-    def get_response_sender(self) -> Asked:
-        return self
+    def __init__(self, *, cancelled: bool = False) -> None:
+        self.cancelled, self.done, self.sent = cancelled, threading.Event(), list[Any]()
 
     def is_cancelled(self) -> bool:
         return self.cancelled
 
-    def say(self, what: object) -> None:
-        self.said.append(what)
+    def send(self, response: Any, flags: int = 0) -> None:
+        self.sent.append(response)
         self.done.set()
+
+
+class Endpoint(ThreadedEndpoint):
+    """Takes `most` requests at a time and answers each with what `reply` returns."""
+
+    def __init__(self, most: int, reply: Callable[[], str]) -> None:
+        self.most, self.reply = most, reply
+        super().__init__(UTILS)
+
+    def answer(self, request: Any, sender: Any) -> None:
+        sender.send(self.reply())
+
+
+def submitted(endpoint: Endpoint, *senders: Sender) -> None:
+    requests = [request() for _ in senders]
+    for one, sender in zip(requests, senders, strict=True):
+        one.get_response_sender = lambda sender=sender: sender
+    endpoint.execute(requests)
 
 
 def test_one_too_many_is_refused_and_places_come_back() -> None:
     """While two are worked on the third is told so at once; afterwards there is room again."""
     go = threading.Event()
 
-    def answer(request: Asked, sender: Asked) -> None:
+    def reply() -> str:
         go.wait(10)
-        sender.say("words")
+        return "words"
 
-    pool = RequestPool(answer, lambda sender, error: sender.say(error), places=2)  # type: ignore[arg-type, attr-defined]
-    asked = [Asked() for _ in range(3)]
-    pool.submit(asked)  # type: ignore[arg-type]
+    endpoint, asked, later = Endpoint(2, reply), [Sender() for _ in range(3)], Sender()
+    submitted(endpoint, *asked)
     assert asked[2].done.wait(1)
-    assert isinstance(asked[2].said[0], QueueFull)
+    assert asked[2].sent[0].error.code == UTILS.TritonError.UNAVAILABLE
     go.set()
     assert all(one.done.wait(10) for one in asked)
-    assert pool.places.acquire(timeout=10)
-    pool.places.release()
-    later = Asked()
-    pool.submit([later])  # type: ignore[list-item]
+    assert endpoint.places.acquire(timeout=10)
+    endpoint.places.release()
+    submitted(endpoint, later)
     assert later.done.wait(10)
-    assert [one.said for one in (*asked[:2], later)] == [["words"]] * 3
-    pool.close()
+    assert [one.sent for one in (*asked[:2], later)] == [["words"]] * 3
+    endpoint.close()
 
 
 def test_a_failure_is_the_requests_own() -> None:
     """An error, or a client that has gone, is answered and blocks nobody."""
 
-    def answer(request: Asked, sender: Asked) -> None:
+    def reply() -> str:
         raise ValueError("broken")
 
-    pool = RequestPool(answer, lambda sender, error: sender.say(error), places=1)  # type: ignore[arg-type, attr-defined]
-    for one, says in ((Asked(), "broken"), (Asked(cancelled=True), "cancelled")):
-        assert pool.places.acquire(timeout=10)
-        pool.places.release()
-        pool.submit([one])  # type: ignore[list-item]
-        assert one.done.wait(10)
-        assert [str(error) for error in one.said] == [says]
-    pool.close()
+    endpoint = Endpoint(1, reply)
+    for sender, message in ((Sender(), "broken"), (Sender(cancelled=True), "cancelled")):
+        assert endpoint.places.acquire(timeout=10)
+        endpoint.places.release()
+        submitted(endpoint, sender)
+        assert sender.done.wait(10)
+        assert [response.error.message for response in sender.sent] == [message]
+    endpoint.close()

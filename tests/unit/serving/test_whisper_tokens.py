@@ -6,7 +6,8 @@ import pytest
 import tiktoken
 
 from build.whisper_vocabulary import ASSETS, _ranks, whisper_tokenizer
-from serving.audio.tokens import BadPrompt, WhisperVocabulary
+from serving.audio.tokens import WhisperVocabulary
+from serving.errors import BadRequest
 
 # openai-whisper tokenizer.py, get_encoding
 PATTERN = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
@@ -55,7 +56,7 @@ def test_prompts(words: WhisperVocabulary) -> None:
     timed = "<|startofprev|><|0.00|> word<|29.98|><|startoftranscript|><|en|><|transcribe|>"
     assert words.prompt(timed, 448).ids == (50361, 50364, 1349, 51863, 50258, 50259, 50359)
     for bad in ("hello", "<|startoftranscript|><|nothing|>"):
-        with pytest.raises(BadPrompt):
+        with pytest.raises(BadRequest):
             words.prompt(bad, 448)
 
 
@@ -78,7 +79,7 @@ def test_english_only_models_get_no_language_and_no_task() -> None:
         == (50257, 50362)
     )
     for bad in ("<|es|><|transcribe|>", "<|en|><|translate|>"):
-        with pytest.raises(BadPrompt, match="English only"):
+        with pytest.raises(BadRequest, match="English only"):
             words.prompt(f"<|startoftranscript|>{bad}", 448)
 
 
