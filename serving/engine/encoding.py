@@ -21,8 +21,7 @@ from ..triton.stub import Request, Sender, Utils, arrays_of
 from .rounds import Rounds, Work
 
 Ids = NDArray[np.int32]
-Pixels = NDArray[np.float32]
-Sound = NDArray[np.float32]
+Floats = NDArray[np.float32]
 # A group of rows is cut where the next one would be padding for more than a quarter, once the group has work
 # for all cores: measured, a product of 256 rows is as fast for each as one of 2,048.
 PADDING, ENOUGH, MOST = 0.75, 256, 8192
@@ -44,7 +43,7 @@ class EncoderRuntime(Protocol):
     def tokens_at_once(self) -> int:
         """Return how many tokens of texts take a moment: where more wait, small requests may come between."""
 
-    def encode(self, **inputs: NDArray[Any]) -> NDArray[np.float32]:
+    def encode(self, **inputs: NDArray[Any]) -> Floats:
         """Return vectors [rows, dimensions] for int64 `ids` and `mask` [texts, n], or for float32 `pixels`
         [pictures, 3, size, size] or `wav` [sounds, n]; a segmentation of sounds returns [sounds, frames,
         classes].
@@ -66,7 +65,7 @@ def groups(lengths: Sequence[int]) -> Iterator[list[int]]:
         yield group
 
 
-def embed(encoder: EncoderRuntime, rows: Sequence[Ids]) -> NDArray[np.float32]:
+def embed(encoder: EncoderRuntime, rows: Sequence[Ids]) -> Floats:
     """Return vectors [rows, dimensions] for rows of ids."""
     lengths = [len(row) for row in rows]
     found = np.empty((len(rows), encoder.facts.dimensions), np.float32)
@@ -81,14 +80,17 @@ def embed(encoder: EncoderRuntime, rows: Sequence[Ids]) -> NDArray[np.float32]:
     return found
 
 
-def embed_pictures(encoder: EncoderRuntime, rows: Sequence[Pixels]) -> NDArray[np.float32]:
-    """Return vectors [rows, dimensions] for pixels [3, size, size] each."""
-    return np.concatenate([encoder.encode(pixels=part) for part in parts_of(rows)])
-
-
-def parts_of(rows: Sequence[NDArray[np.float32]]) -> Iterator[NDArray[np.float32]]:
-    """Split rows of one shape into batches of an efficient size."""
-    return (np.stack(rows[at : at + AT_ONCE]) for at in range(0, len(rows), AT_ONCE))
+def encoded(encoder: EncoderRuntime, name: str, rows: Sequence[Floats]) -> list[Floats]:
+    """Encode rows as the input `name`, those of one shape together, and return what the encoder makes of
+    each.
+    """
+    found: dict[int, Floats] = {}
+    for shape in {row.shape for row in rows}:
+        alike = [number for number, row in enumerate(rows) if row.shape == shape]
+        for at in range(0, len(alike), AT_ONCE):
+            some = alike[at : at + AT_ONCE]
+            found |= zip(some, encoder.encode(**{name: np.stack([rows[n] for n in some])}), strict=True)
+    return [found[number] for number in range(len(rows))]
 
 
 def taken_in(facts: EngineFacts, inputs: dict[str, NDArray[Any]]) -> list[Ids]:
@@ -114,8 +116,11 @@ def taken_in(facts: EngineFacts, inputs: dict[str, NDArray[Any]]) -> list[Ids]:
 
 
 class EncoderEndpoint(ABC):
-    """Connects Triton's requests to an encoder. `most`: what a round costs (serving.engine.rounds)."""
+    """Connects Triton's requests to an encoder whose input is `reads`; the model's output is `makes`. `most`:
+    what a round costs (serving.engine.rounds).
+    """
 
+    reads, makes = "", "embedding"
     most: float = AT_ONCE
 
     def __init__(self, encoder: EncoderRuntime, utils: Utils) -> None:
@@ -125,23 +130,23 @@ class EncoderEndpoint(ABC):
     @abstractmethod
     def rows(self, inputs: dict[str, NDArray[Any]]) -> Sequence[NDArray[Any]]:
         """Return what one request wants vectors of: int64 [tokens] for each text, float32 [3, size, size] for
-        each picture.
+        each picture, [samples] for each sound.
 
         Raises:
             BadRequest: it cannot be read.
         """
 
-    @abstractmethod
-    def embed(self, rows: Sequence[NDArray[Any]]) -> NDArray[np.float32]:
-        """Return vectors [rows, dimensions]."""
+    def embed(self, rows: Sequence[NDArray[Any]]) -> Iterable[Floats]:
+        """Return a vector [dimensions] for each row."""
+        return encoded(self.encoder, self.reads, rows)
 
     def cost(self, row: NDArray[Any]) -> float:
         """Return what a row costs of a round."""
         return 1.0
 
-    def outputs(self, found: NDArray[np.float32], inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    def outputs(self, found: Floats, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Make the outputs of one request from the vectors of its rows, `found` [rows, dimensions]."""
-        return {"embedding": found}
+        return {self.makes: found}
 
     def execute(self, requests: Iterable[Request]) -> None:
         """Queue requests; an error of one affects no other."""
@@ -162,9 +167,7 @@ class EncoderEndpoint(ABC):
                 )
         self.rounds.submit(works)
 
-    def _answer(
-        self, sender: Sender, inputs: dict[str, NDArray[Any]], found: list[NDArray[np.float32]]
-    ) -> None:
+    def _answer(self, sender: Sender, inputs: dict[str, NDArray[Any]], found: list[Floats]) -> None:
         try:
             arrays = self.outputs(np.stack(found), inputs)
             self.calls.answer(sender, arrays, set(arrays))
@@ -194,18 +197,20 @@ class TextEncoderEndpoint(EncoderEndpoint):
     def rows(self, inputs: dict[str, NDArray[Any]]) -> Sequence[Ids]:
         return taken_in(self.encoder.facts, inputs)
 
-    def embed(self, rows: Sequence[Ids]) -> NDArray[np.float32]:
+    def embed(self, rows: Sequence[Ids]) -> Floats:
         return embed(self.encoder, rows)
 
 
 class PictureEncoderEndpoint(EncoderEndpoint):
     """Reads float32 `pixel_values` [rows, 3, size, size]."""
 
+    reads = "pixels"
+
     def __init__(self, encoder: EncoderRuntime, size: int, utils: Utils) -> None:
         self.size = size
         super().__init__(encoder, utils)
 
-    def rows(self, inputs: dict[str, NDArray[Any]]) -> Sequence[Pixels]:
+    def rows(self, inputs: dict[str, NDArray[Any]]) -> Sequence[Floats]:
         pixels = inputs["pixel_values"]
         if pixels.shape[1:] != (3, self.size, self.size):
             raise BadRequest(
@@ -216,16 +221,13 @@ class PictureEncoderEndpoint(EncoderEndpoint):
             raise BadRequest("pixel_values must be finite numbers")
         return list(pixels)
 
-    def embed(self, rows: Sequence[Pixels]) -> NDArray[np.float32]:
-        return embed_pictures(self.encoder, rows)
-
 
 class PromptTableEndpoint(PictureEncoderEndpoint):
     """Serves `multimodal_encoders`: from float16 pixels [rows, pictures, 3, size, size], as `IMAGE` or
     `pixel_values`, to the rows of a prompt-embedding table for each row, its pictures one after another.
     """
 
-    def rows(self, inputs: dict[str, NDArray[Any]]) -> Sequence[Pixels]:
+    def rows(self, inputs: dict[str, NDArray[Any]]) -> Sequence[Floats]:
         given = [name for name in ("IMAGE", "pixel_values") if name in inputs]
         if len(given) != 1:
             raise BadRequest("send either IMAGE or pixel_values")
@@ -239,7 +241,7 @@ class PromptTableEndpoint(PictureEncoderEndpoint):
             raise BadRequest(f"{given[0]} must be finite numbers")
         return list(pixels.reshape(-1, *wanted).astype(np.float32))
 
-    def outputs(self, found: NDArray[np.float32], inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    def outputs(self, found: Floats, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         rows = next(len(inputs[name]) for name in ("IMAGE", "pixel_values") if name in inputs)
         table = found.reshape(rows, -1, found.shape[-1]).astype(np.float16)
         return {
@@ -253,18 +255,11 @@ class SegmentationEndpoint(EncoderEndpoint):
     for.
     """
 
-    def rows(self, inputs: dict[str, NDArray[Any]]) -> Sequence[Sound]:
-        sounds = inputs["WAV"]
-        wanted = self.encoder.facts.positions
-        if sounds.shape[1] != wanted:
-            raise BadRequest(f"WAV has {sounds.shape[1]} samples; it must have {wanted}: fill up with zeros")
-        return _finite(sounds)
+    reads, makes = "wav", "log_probabilities"
 
-    def embed(self, rows: Sequence[Sound]) -> NDArray[np.float32]:
-        return np.concatenate([self.encoder.encode(wav=part) for part in parts_of(rows)])
-
-    def outputs(self, found: NDArray[np.float32], inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        return {"log_probabilities": found}
+    def rows(self, inputs: dict[str, NDArray[Any]]) -> Sequence[Floats]:
+        length = self.encoder.facts.positions
+        return _sounds(inputs, length, length, f"{length}: fill up with zeros")
 
 
 class VoiceEndpoint(EncoderEndpoint):
@@ -272,24 +267,18 @@ class VoiceEndpoint(EncoderEndpoint):
     together.
     """
 
+    reads = "wav"
     shortest = 8000  # samples
 
-    def rows(self, inputs: dict[str, NDArray[Any]]) -> Sequence[Sound]:
-        sounds, most = inputs["WAV"], self.encoder.facts.positions
-        if not self.shortest <= sounds.shape[1] <= most:
-            raise BadRequest(f"WAV has {sounds.shape[1]} samples; it must have {self.shortest} to {most}")
-        return _finite(sounds)
-
-    def embed(self, rows: Sequence[Sound]) -> NDArray[np.float32]:
-        found = np.empty((len(rows), self.encoder.facts.dimensions), np.float32)
-        for length in {len(row) for row in rows}:
-            alike = [number for number, row in enumerate(rows) if len(row) == length]
-            parts = parts_of([rows[number] for number in alike])
-            found[alike] = np.concatenate([self.encoder.encode(wav=part) for part in parts])
-        return found
+    def rows(self, inputs: dict[str, NDArray[Any]]) -> Sequence[Floats]:
+        most = self.encoder.facts.positions
+        return _sounds(inputs, self.shortest, most, f"{self.shortest} to {most}")
 
 
-def _finite(sounds: NDArray[Any]) -> Sequence[Sound]:
+def _sounds(inputs: dict[str, NDArray[Any]], least: int, most: int, wanted: str) -> Sequence[Floats]:
+    sounds = inputs["WAV"]
+    if not least <= sounds.shape[1] <= most:
+        raise BadRequest(f"WAV has {sounds.shape[1]} samples; it must have {wanted}")
     if not np.isfinite(sounds).all():
         raise BadRequest("WAV must be finite numbers")
     return list(sounds)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import heapq
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -51,7 +51,9 @@ class Rounds:
     most `most`, or is one row.
     """
 
-    def __init__(self, compute: Callable[[Sequence[NDArray[Any]]], NDArray[Any]], most: float) -> None:
+    def __init__(
+        self, compute: Callable[[Sequence[NDArray[Any]]], Iterable[NDArray[Any]]], most: float
+    ) -> None:
         self.compute, self.most = compute, most
         self.waiting: list[tuple[float, int, Work]] = []
         self.numbers, self.wake, self.closed, self.size = count(), threading.Condition(), False, 0

@@ -15,9 +15,9 @@ from conch.bundle import ENGINE, EngineFacts
 from ..errors import BadRequest
 from ..triton.stub import Request, Sender, Utils, arrays_of
 from ..triton.threaded import ThreadedEndpoint
+from .arrays import Arrays, lengths_of, padded
 
 OUTPUTS = ("embedding", "input_length")
-Arrays = dict[str, NDArray[Any]]
 Encode = Callable[[Arrays], NDArray[np.float32]]
 
 
@@ -39,14 +39,14 @@ class EmbeddingModel:
             BadRequest: neither texts nor ids, both, ids that are none, or a text that is too long.
         """
         rows = self._rows(inputs)
-        lengths = np.array([[len(row)] for row in rows], np.int32)
+        lengths = lengths_of(rows)
         cut = "truncate" in inputs and bool(inputs["truncate"].any())
         if not cut and (longest := int(lengths.max())) > self.facts.positions:
             raise BadRequest(
                 f"text {int(lengths.argmax())} has {longest} tokens; this model reads {self.facts.positions} "
                 "at most; shorten it, or send truncate=true"
             )
-        return {"embedding": encode(padded([self._cut(row) for row in rows])), "input_length": lengths}
+        return {"embedding": encode(with_mask([self._cut(row) for row in rows])), "input_length": lengths}
 
     def _rows(self, inputs: Mapping[str, NDArray[Any]]) -> list[list[int]]:
         if ("text" in inputs) == ("input_ids" in inputs):
@@ -105,11 +105,8 @@ def around(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     return whole[:at], whole[at + len(bare) :]
 
 
-def padded(rows: Sequence[Sequence[int]]) -> Arrays:
+def with_mask(rows: Sequence[Sequence[int]]) -> Arrays:
     """Pad rows of ids to int32 [rows, longest], with their mask."""
-    ids = np.zeros((len(rows), max(map(len, rows))), np.int32)
-    mask = np.zeros_like(ids)
-    for i, row in enumerate(rows):
-        ids[i, : len(row)] = row
-        mask[i, : len(row)] = 1
-    return {"input_ids": ids, "attention_mask": mask}
+    ids = padded(rows, 0)
+    mask = np.arange(ids.shape[1]) < lengths_of(rows)
+    return {"input_ids": ids, "attention_mask": mask.astype(np.int32)}

@@ -16,11 +16,12 @@ from .runtime import GROUP, compile_settings, hardware_precision, this_cpu
 
 # Computed in float32 on any CPU: speakers' thresholds are for that, and bf16 moves log probabilities by 0.15.
 FLOAT32 = ("speakers",)
-TOKENS_AT_ONCE = 2048  # a sixth of a second for MiniLM on two cores; more are no faster for each
 
 
 class OpenVinoEncoder:
     """See serving.engine.encoding.EncoderRuntime."""
+
+    tokens_at_once = 2048  # a sixth of a second for MiniLM on two cores; more are no faster for each
 
     def __init__(
         self,
@@ -36,10 +37,6 @@ class OpenVinoEncoder:
         core = ov.Core()
         model = core.read_model(folder / f"{graph}.xml")
         self.request = core.compile_model(model, "CPU", settings).create_infer_request()
-
-    @property
-    def tokens_at_once(self) -> int:
-        return TOKENS_AT_ONCE
 
     def encode(self, **inputs: NDArray[Any]) -> NDArray[np.float32]:
         self.request.infer(inputs)

@@ -23,7 +23,7 @@ from build.checkpoints import clip
 from build.targets.openvino.export_encoder import export
 from build.targets.torch import export_encoder
 from conch.bundle import ENGINE, PictureFacts
-from serving.engine.encoding import AT_ONCE, PictureEncoderEndpoint, embed, embed_pictures
+from serving.engine.encoding import AT_ONCE, PictureEncoderEndpoint, embed, encoded
 from serving.errors import BadRequest
 from serving.text.embedding import EmbeddingModel
 from serving.vision import decoding, embedding, preprocessing
@@ -111,7 +111,7 @@ def test_pictures_are_transformers(made: tuple[Path, Path], target: str) -> None
     rows = np.random.default_rng(2).normal(size=(AT_ONCE + 3, 3, size, size)).astype(np.float32)
     with torch.no_grad():
         expected = theirs.get_image_features(torch.from_numpy(rows))
-    assert cosines(embed_pictures(encoder, list(rows)), expected).min() >= 0.9999
+    assert cosines(np.stack(encoded(encoder, "pixels", list(rows))), expected).min() >= 0.9999
 
 
 def test_a_pickled_checkpoint_is_the_same(tmp_path: Path) -> None:

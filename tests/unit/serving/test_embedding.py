@@ -24,7 +24,7 @@ from build.targets.torch import export_encoder
 from conch.bundle import ENGINE
 from serving.engine.encoding import ENOUGH, MOST, PADDING, TextEncoderEndpoint, embed, groups
 from serving.errors import BadRequest
-from serving.text.embedding import EmbeddingModel, around, padded
+from serving.text.embedding import EmbeddingModel, around, with_mask
 from tests.fakes.triton_python import UTILS, Answered, answers_of, request
 
 from ..engines import encoder_of
@@ -193,7 +193,7 @@ class Counting:
 def test_requests_are_computed_together_and_answered_apart() -> None:
     """A bad one among them is refused alone."""
     endpoint = TextEncoderEndpoint(Counting(), UTILS)  # type: ignore[arg-type]
-    good = padded([[1, 2], [3, 4, 5]])
+    good = with_mask([[1, 2], [3, 4, 5]])
     answers = answers_of(
         endpoint,
         [
@@ -223,7 +223,7 @@ def test_a_response_that_cannot_be_sent_is_an_error() -> None:
             super().send(response, flags)
 
     endpoint = TextEncoderEndpoint(Counting(), UTILS)  # type: ignore[arg-type]
-    (one, other), sender = [asked(**padded([[1, 2]])) for _ in range(2)], Full()
+    (one, other), sender = [asked(**with_mask([[1, 2]])) for _ in range(2)], Full()
     one.get_response_sender = lambda: sender
     endpoint.execute([one])
     assert sender.response.result(10).error.message == "INTERNAL: shared memory"
