@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..text.arrays import objects
-from ..triton.rows import newest
 from .tokens import Prompt, WhisperVocabulary
 
 Arrays = dict[str, NDArray[Any]]
@@ -74,22 +72,6 @@ def cut_off(result: Arrays, limit: int) -> Arrays:
         "cum_log_probs": log_probs.sum(-1),
         "sequence_length": np.array([[limit]], np.int32),
     }
-
-
-def grown(stream: Iterator[Arrays]) -> Iterator[Arrays]:
-    """Accumulate the responses of a one-sequence stream that carry only what is new."""
-    ids, log_probs = np.zeros(0, np.int32), np.zeros(0, np.float32)
-    for result in stream:
-        count = int(result["sequence_length"].ravel()[0])
-        ids = np.concatenate([ids, result["output_ids"].ravel()[:count]])
-        log_probs = np.concatenate([log_probs, newest(result["output_log_probs"], count)])
-        lengths = np.array([[len(ids)]], np.int32)
-        yield {
-            **result,
-            "output_ids": ids[None, None],
-            "output_log_probs": log_probs[None, None],
-            "sequence_length": lengths,
-        }
 
 
 def strings(texts: list[str]) -> NDArray[Any]:

@@ -22,8 +22,9 @@ from conch.bundle import ENGINE, EngineFacts, load_parameters
 from conch.whisper import LOG_PROB_LIMIT, repeats
 
 from ..errors import BadRequest
+from ..triton.rows import grown
 from .alignment import FRAMES_PER_SECOND, reached, token_starts
-from .answers import Arrays, Detection, cut_off, grown, outputs, strings
+from .answers import Arrays, Detection, cut_off, outputs, strings
 from .log_mel import FULL_FRAMES, MAX_SAMPLES, RATE, frames_of, log_mel
 from .tokens import Prompt, WhisperVocabulary
 
@@ -122,9 +123,8 @@ class Whisper:
             more = int(_beams(request) == 1 and len(prompt.ids) + limit < self.positions)
             request["return_step_attention"] = np.array([[True]])
             request["request_output_len"] = np.array([[limit + more]], np.int32)
-        growing = work.streaming and _beams(request) == 1
-        results = work.engine(request, True) if growing else work.engine(request, work.streaming)
-        for result in grown(results) if growing else results:
+        results = work.engine(request, work.streaming)
+        for result in grown(results) if work.streaming and _beams(request) == 1 else results:
             kept = cut_off(result, limit) if more else result
             answer = outputs(self.vocabulary, kept, prompt, work.detection, duration, limit)
             if work.aligning or (self._open(answer, prompt) and not work.streaming):

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..triton.rows import grown
 from .sampling import log_softmax
 
 Arrays = dict[str, NDArray[Any]]
@@ -34,7 +35,7 @@ def untempered(engine: Engine) -> Engine:
         results = _judged(
             engine({**arrays, **flags}, True), arrays.get("embedding_bias", np.zeros((1, 1), np.float32))
         )
-        return results if streaming else iter([_gathered(results)])
+        return results if streaming else iter([list(grown(results))[-1]])
 
     return ask
 
@@ -59,12 +60,3 @@ def _judged(results: Iterator[Arrays], bias: NDArray[np.float32]) -> Iterator[Ar
             "output_log_probs": probs.astype(np.float32)[None, None],
             "cum_log_probs": np.array([[total]], np.float32),
         }
-
-
-def _gathered(results: Iterator[Arrays]) -> Arrays:
-    parts = list(results)
-    whole = {
-        name: np.concatenate([part[name][:, :, : int(part["sequence_length"].item())] for part in parts], 2)
-        for name in ("output_ids", "output_log_probs")
-    }
-    return {**parts[-1], **whole, "sequence_length": np.array([[whole["output_ids"].shape[2]]], np.int32)}

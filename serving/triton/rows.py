@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -216,6 +216,22 @@ def newest(log_probs: NDArray[Any], count: int) -> NDArray[Any]:
     """
     flat = log_probs.ravel()
     return flat[len(flat) - count :]
+
+
+def grown(stream: Iterator[Arrays]) -> Iterator[Arrays]:
+    """Accumulate the responses of a one-sequence stream that carry only what is new."""
+    ids, log_probs = np.zeros(0, np.int32), np.zeros(0, np.float32)
+    for result in stream:
+        count = int(result["sequence_length"].ravel()[0])
+        ids = np.concatenate([ids, result["output_ids"].ravel()[:count]])
+        log_probs = np.concatenate([log_probs, newest(result["output_log_probs"], count)])
+        lengths = np.array([[len(ids)]], np.int32)
+        yield {
+            **result,
+            "output_ids": ids[None, None],
+            "output_log_probs": log_probs[None, None],
+            "sequence_length": lengths,
+        }
 
 
 def _stack(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
