@@ -58,10 +58,6 @@ class Attempt:
         return self.loops or self.avg_logprob < LOG_PROB_LIMIT
 
 
-async def nothing() -> None:
-    """Wait for nothing."""
-
-
 @dataclass(frozen=True)
 class FacadeClient:
     """Calls the speech façade of a pool under one request id. `patience` is awaited before each call for a
@@ -71,7 +67,7 @@ class FacadeClient:
     model: SpeechModel
     pool: Pool
     request_id: str
-    patience: Callable[[], Awaitable[None]] = nothing
+    patience: Callable[[], Awaitable[None]]
 
     async def attempt(self, window: Window, options: Options, temperature: float) -> Attempt:
         """Transcribe at one temperature.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from .quiet import FRAME, Floats, energy, longest, quiet
 from .silero import CHUNK
 from .tuning import TUNING
-from .vad import RATE, SileroVad, TurnDetection, TurnDetector, spans, spoken
+from .vad import RATE, SileroVad, TurnDetection, spans, spoken
 from .windows import LONGEST, Window
 
 CHUNKS = LONGEST // CHUNK  # in a window; 30 s are half a chunk more
@@ -131,8 +131,8 @@ class PauseCutter:
         """Run voice activity detection on the next `count` chunks: all at once, which is faster, then taken
         in a second at a time.
         """
-        wave, self.waiting = self.waiting[: count * CHUNK], self.waiting[count * CHUNK :]
-        chunks, probabilities = wave.reshape(count, CHUNK), self.voice.probabilities(wave)
+        chunks, self.waiting = self.waiting[: count * CHUNK].reshape(-1, CHUNK), self.waiting[count * CHUNK :]
+        probabilities = self.voice.probabilities(chunks)
         for at in range(0, count, AT_ONCE):
             self.pending.add(chunks[at : at + AT_ONCE], probabilities[at : at + AT_ONCE], self.judged)
             self.judged += len(chunks[at : at + AT_ONCE])
@@ -166,11 +166,11 @@ class TurnCutter:
     """
 
     def __init__(self, turns: TurnDetection) -> None:
-        self.turns, self.taking = turns, TurnDetector(turns)
+        self.turns, self.voice = turns, SileroVad()
         self.pending = Pending(begins=min(TUNING.speech_begins, turns.threshold))
         self.padding = int(turns.padding * RATE) // CHUNK
         self.waiting: Floats = np.zeros(0, np.float32)
-        self.judged = 0
+        self.judged = self.below = 0  # chunks: of all, and of the current turn under its threshold
         self.speaking = False
 
     @property
@@ -186,21 +186,29 @@ class TurnCutter:
     def feed(self, block: Floats) -> Iterator[Window]:
         self.waiting = np.concatenate([self.waiting, block])
         count = len(self.waiting) // CHUNK
-        wave, self.waiting = self.waiting[: count * CHUNK], self.waiting[count * CHUNK :]
-        judged = zip(wave.reshape(count, CHUNK), self.taking.feed(wave), strict=True)
-        for chunk, (probability, began, ended) in judged:
-            if began:
+        chunks, self.waiting = self.waiting[: count * CHUNK].reshape(-1, CHUNK), self.waiting[count * CHUNK :]
+        for chunk, probability in zip(chunks, self.voice.probabilities(chunks).tolist(), strict=True):
+            if probability >= self.turns.threshold and not self.speaking:
                 self._forget()
                 self.speaking = True
             self.pending.add(chunk[None], np.array([probability], np.float32), self.judged)
             self.judged += 1
             while self.speaking and len(self.pending) > CHUNKS:
                 yield self.pending.take(self.pending.cut(), goes_on=True)
-            if ended:
+            if self._ends(probability):
                 yield self.pending.take(len(self.pending))
                 self.speaking = False
         if not self.speaking:
             self._forget()
+
+    def _ends(self, probability: float) -> bool:
+        """Tell whether the current turn ends with a chunk of this probability of speech."""
+        if probability >= self.turns.threshold:
+            self.below = 0
+        elif self.speaking and probability < max(self.turns.threshold - 0.15, 0.01):
+            self.below += 1
+            return self.below * CHUNK >= self.turns.silence * RATE
+        return False
 
     def finish(self) -> Iterator[Window]:
         if self.speaking:

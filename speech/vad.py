@@ -16,21 +16,13 @@ RATE = 16_000
 Floats = NDArray[np.float32]
 
 
-class SileroVad:
+class SileroVad(Silero):
     """Speech probabilities of one audio stream, 32 ms at a time."""
 
-    def __init__(self) -> None:
-        self.detector = Silero()
-        self.rest: Floats = np.zeros(0, np.float32)
-
-    def probabilities(self, samples: Floats) -> Floats:
-        """Return one probability for each 512 samples, float32; a remainder waits for the next call."""
-        wave = np.concatenate([self.rest, samples]) if len(self.rest) else samples
-        count = len(wave) // CHUNK
-        self.rest = wave[count * CHUNK :]
-        chunks = wave[: count * CHUNK].reshape(count, CHUNK)
+    def probabilities(self, chunks: Floats) -> Floats:
+        """See Silero: 0 for chunks of digital silence."""
         loud = np.square(chunks).mean(1) >= TUNING.loudness_floor**2
-        return np.where(loud, self.detector.probabilities(chunks), np.float32(0))
+        return np.where(loud, super().probabilities(chunks), np.float32(0))
 
 
 Span = tuple[float, float]
@@ -65,25 +57,3 @@ class TurnDetection:
     threshold: float = 0.5
     padding: float = 0.3
     silence: float = 0.2
-
-
-class TurnDetector:
-    """Follows a stream; `feed` tells for each chunk whether a turn started or ended there."""
-
-    def __init__(self, turns: TurnDetection) -> None:
-        self.turns = turns
-        self.voice = SileroVad()
-        self.speaking = False
-        self.quiet = 0
-
-    def feed(self, samples: Floats) -> Iterator[tuple[float, bool, bool]]:
-        """Yield (probability of speech, started, ended) for each 32 ms of float32 [samples] at 16 kHz."""
-        for probability in self.voice.probabilities(samples).tolist():
-            began = ended = False
-            if probability >= self.turns.threshold:
-                began, self.speaking, self.quiet = not self.speaking, True, 0
-            elif self.speaking and probability < max(self.turns.threshold - 0.15, 0.01):
-                self.quiet += 1
-                ended = self.quiet * CHUNK >= self.turns.silence * RATE
-                self.speaking = not ended
-            yield probability, began, ended
