@@ -23,6 +23,7 @@ from .answers import WantedOutputs
 from .guidance import Guide, Guides
 from .jobs import Job, Listener
 from .sampling import Sampling, TimestampRules
+from .stop_words import words_in
 
 Arrays = Mapping[str, NDArray[Any]]
 T = TypeVar("T", int, float, bool)
@@ -70,7 +71,8 @@ def _words(inputs: Arrays, name: str) -> tuple[tuple[int, ...], ...]:
     """
     if name not in inputs or not inputs[name].size:
         return ()
-    ids, offsets = inputs[name].reshape(-1, inputs[name].shape[-1])[-2:]
+    word_list = inputs[name].reshape(-1, inputs[name].shape[-1])[-2:]
+    ids, offsets = word_list
     ends = offsets[offsets > 0].tolist()
     if len(ends) > MOST_WORDS:
         raise BadRequest(f"{name} has {len(ends)} words; send {MOST_WORDS} at most")
@@ -78,7 +80,7 @@ def _words(inputs: Arrays, name: str) -> tuple[tuple[int, ...], ...]:
         raise BadRequest(
             f"{name}: the second row must hold the words' ends, rising, {len(ids)} at most, and -1 after them"
         )
-    return tuple(tuple(ids[start:end].tolist()) for start, end in pairwise([0, *ends]))
+    return words_in(word_list)
 
 
 def _refuse(inputs: Arrays, facts: EngineFacts) -> None:

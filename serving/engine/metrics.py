@@ -16,35 +16,23 @@ def _gauge(name: str, says: str, registry: CollectorRegistry) -> Gauge:
     return Gauge(name, says, registry=registry, multiprocess_mode="livemostrecent")
 
 
+def _histogram(name: str, says: str, buckets: tuple[float, ...], registry: CollectorRegistry) -> Histogram:
+    return Histogram(name, says, buckets=buckets, registry=registry)
+
+
 class EngineMetrics:
     """Metrics of one scheduler."""
 
     def __init__(self) -> None:
         own = self.registry = CollectorRegistry()
-        self.queue = Histogram(
-            "conch_engine_queue_seconds",
-            "Time that a request waits until it is admitted to the running batch",
-            buckets=WAITS,
-            registry=own,
-        )
-        self.encode = Histogram(
-            "conch_engine_encode_seconds",
-            "Time from its admission until its encoder is done; nothing for families without one",
-            buckets=WAITS,
-            registry=own,
-        )
-        self.first = Histogram(
-            "conch_engine_first_token_seconds",
-            "Time from a request's arrival to its first token",
-            buckets=WAITS,
-            registry=own,
-        )
-        self.token = Histogram(
-            "conch_engine_token_seconds",
-            "Time between two tokens of a request, its mean",
-            buckets=STEPS,
-            registry=own,
-        )
+        says = "Time that a request waits until it is admitted to the running batch"
+        self.queue = _histogram("conch_engine_queue_seconds", says, WAITS, own)
+        says = "Time from its admission until its encoder is done; nothing for families without one"
+        self.encode = _histogram("conch_engine_encode_seconds", says, WAITS, own)
+        says = "Time from a request's arrival to its first token"
+        self.first = _histogram("conch_engine_first_token_seconds", says, WAITS, own)
+        says = "Time between two tokens of a request, its mean"
+        self.token = _histogram("conch_engine_token_seconds", says, STEPS, own)
         self.tokens = Counter(
             "conch_engine_tokens_total",
             "Tokens of prompts, read or found cached, and tokens written, those of the best beam",

@@ -27,12 +27,6 @@ class TimestampRules:
         50  # the first timestamp is at most 1 s (openai/whisper decoding.py, `max_initial_timestamp`)
     )
 
-    def apply(self, scores: Floats, generated: Sequence[int]) -> Floats:
-        """Return logits or log probabilities [vocabulary] after `forbid`."""
-        out = scores.copy()
-        self.forbid(out, generated)
-        return out
-
     def forbid(self, out: Floats, generated: Sequence[int]) -> None:
         """Set logits or log probabilities [vocabulary] that the rules forbid to NEVER (openai/whisper
         decoding.py, `ApplyTimestampRules`).

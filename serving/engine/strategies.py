@@ -98,8 +98,10 @@ class Single:
         return [(0, token)] if self.take(token, log_prob) else []
 
     def _choose(self, row: Scores) -> tuple[int, float]:
-        rules = self.sampling.timestamps
-        logits = rules.apply(row.logits, self.ids) if rules else row.logits
+        logits = row.logits
+        if self.sampling.timestamps:
+            logits = logits.copy()
+            self.sampling.timestamps.forbid(logits, self.ids)
         choice = processed(logits, [*self.prompt, *self.ids], self.ids, self.sampling)
         if self.guide:
             self.guide.forbid(choice)

@@ -15,23 +15,21 @@ MILLISECONDS = 1000  # between two exports
 
 
 class Spans:
-    """Makes spans and sends them to an OTLP/HTTP collector, or to `exporter`."""
+    """Makes spans and sends them to an OTLP/HTTP collector."""
 
-    def __init__(self, url: str = URL, exporter: Any = None) -> None:
+    def __init__(self, url: str = URL) -> None:
         self.tracer: Any = None
         self.provider: Any = None
-        if url or exporter:
-            self._open(url, exporter)
+        if url:
+            self._open(url)
 
-    def _open(self, url: str, exporter: Any) -> None:
+    def _open(self, url: str) -> None:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-        if exporter is None:
-            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-
-            exporter = OTLPSpanExporter(endpoint=f"{url.rstrip('/')}/v1/traces")
+        exporter = OTLPSpanExporter(endpoint=f"{url.rstrip('/')}/v1/traces")
         self.provider = TracerProvider(resource=Resource.create({"service.name": "conch-engine"}))
         self.provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=MILLISECONDS))
         self.tracer = self.provider.get_tracer("conch")

@@ -31,5 +31,6 @@ def test_what_is_forbidden_is_what_transformers_forbids() -> None:
         scores[:FIRST] += rng.choice([-4, 0, 6])
         scores[FIRST - 1] = NEVER
         wanted = theirs(torch.tensor([[0, *history]]), torch.tensor(scores)[None].clone())[0].numpy()
-        found = TimestampRules(FIRST, END).apply(scores, history)
+        found = scores.copy()
+        TimestampRules(FIRST, END).forbid(found, history)
         assert np.array_equal(found <= NEVER, (wanted == -np.inf) | (scores <= NEVER)), history
