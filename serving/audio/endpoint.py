@@ -33,7 +33,7 @@ class SpeechEndpoint(ThreadedEndpoint):
         self.outputs = {output["name"] for output in config["output"]}
 
     def answer(self, request: Request, sender: Sender) -> None:
-        rows = split(arrays_of(request))
+        rows = split(arrays_of(request.inputs()))
         wanted, (own, stoppable) = set(request.requested_output_names()) or self.outputs, engine_id(request)
         if not self.decoupled:
             names = [own, *row_names(own, len(rows))]

@@ -154,7 +154,7 @@ class EncoderEndpoint(ABC):
         for request in requests:
             sender = request.get_response_sender()
             try:
-                inputs = arrays_of(request)
+                inputs = arrays_of(request.inputs())
                 rows = self.rows(inputs)
                 if not rows:
                     raise BadRequest("the request has no rows")

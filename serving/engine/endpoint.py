@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ABORT_SUPPORTED, code_name, encode_error, message_of
+from ..errors import ABORT_SUPPORTED, encode_error, message_of
+from ..triton.stub import arrays_of, failure_of, response_of
 from .answers import Answers
 from .guidance import Guides
 from .inputs import parse, stops
@@ -68,10 +69,8 @@ class EngineReply:
 
     def finish(self, beams: list[Hypothesis]) -> None:
         assert self.answers
-        self._last(partial(self._finished, self.answers, beams))
-
-    def _finished(self, answers: Answers, beams: list[Hypothesis]) -> Any:
-        return self._response(answers.finish(beams))
+        answers = self.answers  # dropped once the response is sent
+        self._last(lambda: self._response(answers.finish(beams)))
 
     def aligned(self, attention: NDArray[np.float16]) -> None:
         self._last(lambda: self.pb.InferenceResponse([self.pb.Tensor("cross_attention", attention[None])]))
@@ -118,12 +117,10 @@ class EngineReply:
         """
         if self.begun and self.aborts:
             return self._response(Answers.aborted())
-        code = getattr(self.pb.TritonError, code_name(error))
-        return self.pb.InferenceResponse(error=self.pb.TritonError(encode_error(error), code))
+        return failure_of(self.pb, error, encode_error(error))
 
     def _response(self, arrays: Mapping[str, NDArray[Any]]) -> Any:
-        wanted = {name: array for name, array in arrays.items() if not self.names or name in self.names}
-        return self.pb.InferenceResponse([self.pb.Tensor(name, array) for name, array in wanted.items()])
+        return response_of(self.pb, arrays, self.names or arrays)
 
 
 class Endpoint:
@@ -154,7 +151,7 @@ class Endpoint:
                 reply.fail(error)
 
     def _take(self, request: Any, reply: EngineReply) -> None:
-        inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+        inputs = arrays_of(request.inputs())
         name = request.request_id()
         if stops(inputs, name):
             self.scheduler.drop(name)

@@ -79,7 +79,9 @@ class EmbeddingEndpoint(ThreadedEndpoint):
         self.model, self.encoder = model, encoder
 
     def answer(self, request: Request, sender: Sender) -> None:
-        arrays = self.model.embed(arrays_of(request), lambda rows: self._encoded(request.request_id(), rows))
+        arrays = self.model.embed(
+            arrays_of(request.inputs()), lambda rows: self._encoded(request.request_id(), rows)
+        )
         self.calls.answer(sender, arrays, set(request.requested_output_names()) or set(OUTPUTS))
 
     def _encoded(self, request_id: str, rows: Arrays) -> NDArray[np.float32]:

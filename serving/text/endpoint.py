@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from conch.names import PICTURES
 
-from ..errors import BadRequest, EngineError, code_name
+from ..errors import BadRequest, EngineError
 from ..triton.calls import ALWAYS, engine_id
-from ..triton.stub import Request, Sender, Utils, arrays_of, is_decoupled
+from ..triton.stub import Request, Sender, Utils, arrays_of, failure_of, is_decoupled, response_of
 from ..triton.threaded import ThreadedEndpoint
 from .arrays import Arrays, Given
 from .facade import ENGINE_OUTPUTS, complete
@@ -39,7 +39,7 @@ class TextEndpoint(ThreadedEndpoint):
         self.outputs = [name for name in ENGINE_OUTPUTS if name in declared]
 
     def answer(self, request: Request, sender: Sender) -> None:
-        inputs = arrays_of(request)
+        inputs = arrays_of(request.inputs())
         if not self.decoupled and "stream" in inputs and inputs["stream"].any():
             raise BadRequest(
                 "stream=true requires the decoupled face of this model; use the name ending in _stream"
@@ -85,14 +85,10 @@ class ProcessingEndpoint:
 
     def _answer(self, request: Request) -> Any:
         try:
-            arrays = self.process(arrays_of(request))
+            arrays = self.process(arrays_of(request.inputs()))
         except Exception as error:  # noqa: BLE001  # the boundary: whatever went wrong is this request's answer
-            code = getattr(self.utils.TritonError, code_name(error))
-            return self.utils.InferenceResponse(error=self.utils.TritonError(str(error), code))
-        names = set(request.requested_output_names())
-        return self.utils.InferenceResponse(
-            [self.utils.Tensor(name, array) for name, array in arrays.items() if name in names]
-        )
+            return failure_of(self.utils, error, str(error))
+        return response_of(self.utils, arrays, set(request.requested_output_names()))
 
 
 def preprocessing(model: TextModel, utils: Utils) -> ProcessingEndpoint:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from math import inf
 from typing import Any, TypeVar
@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from conch.names import ENGINE, ENGINE_UNARY
 
-from ..errors import ABORT_SUPPORTED, EngineError, code_name, message_of, raise_if_aborted
+from ..errors import ABORT_SUPPORTED, EngineError, message_of, raise_if_aborted
 from .rows import greedy_at_zero
+from .stub import arrays_of, failure_of, response_of, tensors_of
 from .tracing import following
 from .watch import PERIOD
 
@@ -86,14 +87,11 @@ class BlsClient:
 
     def refuse(self, sender: Any, error: Exception) -> None:
         """Send the error as the only response."""
-        code = getattr(self.utils.TritonError, code_name(error))
-        sender.send(
-            self.utils.InferenceResponse(error=self.utils.TritonError(self.encode(error), code)), self.last
-        )
+        sender.send(failure_of(self.utils, error, self.encode(error)), self.last)
 
     def answer(self, sender: Any, arrays: Arrays, wanted: set[str]) -> None:
         """Send the only response."""
-        sender.send(self._response(arrays, wanted), self.last)
+        sender.send(response_of(self.utils, arrays, wanted), self.last)
 
     def stream(self, sender: Any, results: Iterable[Arrays], wanted: set[str], own: str | None) -> None:
         """Send a response for each result. When the client leaves, the engine's request `own` is stopped and
@@ -107,12 +105,8 @@ class BlsClient:
                 if gone and own:
                     self.stop(own)
             if not gone:
-                sender.send(self._response(arrays, wanted))
+                sender.send(response_of(self.utils, arrays, wanted))
         sender.send(flags=self.last)
-
-    def tensors(self, arrays: Mapping[str, NDArray[Any]]) -> list[Any]:
-        """Make Triton's tensors from arrays of any shape, in Triton's order [rows, …]."""
-        return [self.utils.Tensor(name, array) for name, array in arrays.items()]
 
     def call(
         self, model: str, tensors: Sequence[Any], outputs: Sequence[str], request_id: str, *, decoupled: bool
@@ -138,8 +132,8 @@ class BlsClient:
 
     def ask(self, model: str, arrays: Arrays, outputs: Sequence[str], request_id: str) -> Arrays:
         """Return the one response of another model; see `call`."""
-        (answer,) = self.call(model, self.tensors(arrays), outputs, request_id, decoupled=False)
-        return {tensor.name(): tensor.as_numpy() for tensor in answer.output_tensors()}
+        (answer,) = self.call(model, tensors_of(self.utils, arrays), outputs, request_id, decoupled=False)
+        return arrays_of(answer.output_tensors())
 
     def engine(
         self, request_id: str, outputs: Sequence[str], arrays: Arrays, *, streaming: bool
@@ -151,12 +145,10 @@ class BlsClient:
         """
         model = ENGINE if streaming else ENGINE_UNARY
         for response in self.call(
-            model, self.tensors(greedy_at_zero(arrays)), outputs, request_id, decoupled=streaming
+            model, tensors_of(self.utils, greedy_at_zero(arrays)), outputs, request_id, decoupled=streaming
         ):
             if response.output_tensors():
-                yield raise_if_aborted(
-                    {tensor.name(): tensor.as_numpy() for tensor in response.output_tensors()}
-                )
+                yield raise_if_aborted(arrays_of(response.output_tensors()))
 
     def stop(self, request_id: str, model: str = ENGINE_UNARY) -> None:
         """Stop a request of the engine, as in TensorRT-LLM: `stop` with the same id."""
@@ -167,13 +159,10 @@ class BlsClient:
             "request_output_len": one,
             "stop": np.array([[True]]),
         }
-        for _ in self.call(model, self.tensors(arrays), ALWAYS, request_id, decoupled=model != ENGINE_UNARY):
+        for _ in self.call(
+            model, tensors_of(self.utils, arrays), ALWAYS, request_id, decoupled=model != ENGINE_UNARY
+        ):
             pass
-
-    def _response(self, arrays: Arrays, wanted: set[str]) -> Any:
-        return self.utils.InferenceResponse(
-            self.tensors({name: array for name, array in arrays.items() if name in wanted})
-        )
 
 
 def engine_id(request: Any) -> tuple[str, str | None]:

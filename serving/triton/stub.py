@@ -5,10 +5,12 @@ src/resources/triton_python_backend_utils.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
+
+from ..errors import code_name
 
 
 class Tensor(Protocol):
@@ -62,9 +64,26 @@ class Utils(Protocol):
     InferenceResponse: Any
 
 
-def arrays_of(request: Request) -> dict[str, NDArray[Any]]:
-    """Return the inputs of a request by name."""
-    return {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+def arrays_of(tensors: Iterable[Tensor]) -> dict[str, NDArray[Any]]:
+    """Return tensors by name."""
+    return {tensor.name(): tensor.as_numpy() for tensor in tensors}
+
+
+def tensors_of(utils: Utils, arrays: Mapping[str, NDArray[Any]]) -> list[Any]:
+    """Make Triton's tensors from arrays of any shape, in Triton's order [rows, …]."""
+    return [utils.Tensor(name, array) for name, array in arrays.items()]
+
+
+def response_of(utils: Utils, arrays: Mapping[str, NDArray[Any]], wanted: Collection[str]) -> Any:
+    """Make a response of the arrays in `wanted`."""
+    named = {name: array for name, array in arrays.items() if name in wanted}
+    return utils.InferenceResponse(tensors_of(utils, named))
+
+
+def failure_of(utils: Utils, error: Exception, message: str) -> Any:
+    """Make the response of an error: its code, and a message."""
+    code = getattr(utils.TritonError, code_name(error))
+    return utils.InferenceResponse(error=utils.TritonError(message, code))
 
 
 def is_decoupled(config: dict[str, Any]) -> bool:

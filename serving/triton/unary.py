@@ -22,7 +22,7 @@ from .rows import (
     split,
     started,
 )
-from .stub import Request, Sender, Tensor, Utils, arrays_of
+from .stub import Request, Sender, Tensor, Utils, arrays_of, tensors_of
 from .threaded import ThreadedEndpoint
 from .tracing import row_threads
 
@@ -39,7 +39,7 @@ class UnaryFace(ThreadedEndpoint):
         self.rows: dict[str, list[str]] = {}
 
     def answer(self, request: Request, sender: Sender) -> None:
-        inputs = arrays_of(request)
+        inputs = arrays_of(request.inputs())
         if "streaming" in inputs and inputs["streaming"].any():
             raise ValueError(f"streaming=true requires the decoupled model {ENGINE}")
         if "stop" in inputs and inputs["stop"].any():
@@ -86,10 +86,9 @@ class UnaryFace(ThreadedEndpoint):
         """
         answer: list[Tensor] = []
         outputs = list(dict.fromkeys([*ALWAYS, *request.requested_output_names()]))
-        for response in self.calls.call(ENGINE, self.calls.tensors(row), outputs, name, decoupled=True):
+        for response in self.calls.call(ENGINE, tensors_of(self.utils, row), outputs, name, decoupled=True):
             answer = response.output_tensors() or answer
         return answer
 
     def _merged(self, answers: Sequence[Sequence[Tensor]]) -> list[Tensor]:
-        arrays = [{tensor.name(): tensor.as_numpy() for tensor in answer} for answer in answers]
-        return self.calls.tensors(merge(arrays))
+        return tensors_of(self.utils, merge([arrays_of(answer) for answer in answers]))

@@ -60,7 +60,9 @@ class PictureEmbeddingEndpoint(ThreadedEndpoint):
         self.facts, self.encoder = facts, encoder
 
     def answer(self, request: Request, sender: Sender) -> None:
-        found = embed(arrays_of(request), self.facts, lambda rows: self._encoded(request.request_id(), rows))
+        found = embed(
+            arrays_of(request.inputs()), self.facts, lambda rows: self._encoded(request.request_id(), rows)
+        )
         self.calls.answer(sender, {"embedding": found}, set(OUTPUTS))
 
     def _encoded(self, request_id: str, rows: NDArray[np.float32]) -> NDArray[np.float32]:
