@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from conch.bundle import ENGINE, EngineFacts, load_parameters
 from conch.whisper import LOG_PROB_LIMIT, repeats
 
+from ..arrays import scalar, text_of
 from ..errors import BadRequest
 from ..triton.rows import grown
 from .alignment import FRAMES_PER_SECOND, reached, token_starts
@@ -87,10 +88,7 @@ class Whisper:
         aligning = self._aligning(inputs, streaming=streaming)
         wave = self._wave(inputs)
         duration = len(wave) / RATE
-        prefix = (
-            inputs["TEXT_PREFIX"].ravel()[0].decode("utf-8", "replace") if "TEXT_PREFIX" in inputs else ""
-        )
-        prompt = self.vocabulary.prompt(prefix, self.positions)
+        prompt = self.vocabulary.prompt(text_of(inputs, "TEXT_PREFIX"), self.positions)
         # A text that streams cannot be taken back, and one with a temperature is another try.
         lengths = self.lengths[-1:] if streaming or _temperature(inputs) else self.lengths
         sound = self._sound(wave, lengths)
@@ -120,11 +118,11 @@ class Whisper:
             request["streaming"] = np.array([[True]])
         if work.aligning and self.attends:
             # Where the last word of a text that is cut off ends is seen by the step after it.
-            more = int(_beams(request) == 1 and len(prompt.ids) + limit < self.positions)
+            more = int(scalar(request, "beam_width", 1) == 1 and len(prompt.ids) + limit < self.positions)
             request["return_step_attention"] = np.array([[True]])
             request["request_output_len"] = np.array([[limit + more]], np.int32)
         results = work.engine(request, work.streaming)
-        for result in grown(results) if work.streaming and _beams(request) == 1 else results:
+        for result in grown(results) if work.streaming and scalar(request, "beam_width", 1) == 1 else results:
             kept = cut_off(result, limit) if more else result
             answer = outputs(self.vocabulary, kept, prompt, work.detection, duration, limit)
             if work.aligning or (self._open(answer, prompt) and not work.streaming):
@@ -277,11 +275,7 @@ class Whisper:
                 f"TEXT_PREFIX has {len(prompt.ids)} tokens, this model has {self.positions} positions; "
                 "shorten it"
             )
-        longest = (
-            int(inputs["MAX_TOKENS"].ravel()[0])
-            if "MAX_TOKENS" in inputs
-            else min(room, ceil(FEWEST + FASTEST * duration))
-        )
+        longest = scalar(inputs, "MAX_TOKENS", min(room, ceil(FEWEST + FASTEST * duration)))
         if not 1 <= longest <= room:
             raise BadRequest(f"MAX_TOKENS is {longest}; with this prompt it must be 1 to {room}")
         choices: Arrays = {
@@ -319,8 +313,7 @@ class Whisper:
     def _candidates(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, int]:
         """Return the languages that detection chooses among, with their tokens: LANGUAGES, or all."""
         known = self.vocabulary.languages
-        given = inputs["LANGUAGES"].ravel()[0].decode("utf-8", "replace") if "LANGUAGES" in inputs else ""
-        wanted = [code.strip() for code in given.split(",") if code.strip()]
+        wanted = [code.strip() for code in text_of(inputs, "LANGUAGES").split(",") if code.strip()]
         if unknown := [code for code in wanted if code not in known]:
             raise BadRequest(f"LANGUAGES has {unknown[0]!r}, which this model does not know; omit it")
         return {code: known[code] for code in wanted} or known
@@ -369,7 +362,3 @@ def doubtful(answer: Arrays, *, limited: bool) -> bool:
 
 def _temperature(inputs: Mapping[str, NDArray[Any]]) -> bool:
     return "TEMPERATURE" in inputs and bool(inputs["TEMPERATURE"].any())
-
-
-def _beams(request: Arrays) -> int:
-    return int(request["beam_width"].item()) if "beam_width" in request else 1

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from conch.bundle import EngineFacts
 
-from ..arrays import finite
+from ..arrays import T, finite, scalar, text_of
 from ..audio.log_mel import HOP
 from ..errors import BadRequest
 from .answers import WantedOutputs
@@ -26,7 +26,6 @@ from .sampling import Sampling, TimestampRules
 from .stop_words import words_in
 
 Arrays = Mapping[str, NDArray[Any]]
-T = TypeVar("T", int, float, bool)
 # What this engine has no answer to. Sending one is an error: a silently ignored input is a wrong result.
 UNSUPPORTED = (
     "draft_input_ids",
@@ -60,11 +59,6 @@ MOST_WORDS = 4096  # each is compared after every token, while all other request
 COLDEST = 1e-3  # below it, dividing logits overflows float32; the likeliest token is all that is left
 
 
-def _scalar(inputs: Arrays, name: str, default: T) -> T:
-    """Return an optional scalar; Triton has checked its dtype."""
-    return type(default)(inputs[name].ravel()[0]) if name in inputs and inputs[name].size else default
-
-
 def _words(inputs: Arrays, name: str) -> tuple[tuple[int, ...], ...]:
     """Read a [2, n] word list: all ids, and the end of each word, padded with -1 (TensorRT-LLM,
     to_word_list_format).
@@ -88,9 +82,9 @@ def _refuse(inputs: Arrays, facts: EngineFacts) -> None:
         if name in inputs and inputs[name].size:
             raise BadRequest(f"{name} is not supported by this engine; omit it or use TARGET=trtllm")
     for name in UNSUPPORTED_IF_TRUE:
-        if _scalar(inputs, name, False):
+        if scalar(inputs, name, False):
             raise BadRequest(f"{name}=true is not supported by this engine; omit it or use TARGET=trtllm")
-    if _scalar(inputs, "beam_search_diversity_rate", 0.0):
+    if scalar(inputs, "beam_search_diversity_rate", 0.0):
         raise BadRequest("beam_search_diversity_rate is not supported by this engine; leave it at 0")
     if "request_output_len" not in inputs:
         raise BadRequest("request_output_len is missing; send the number of tokens to generate")
@@ -114,41 +108,36 @@ def _sampling(inputs: Arrays, facts: EngineFacts) -> Sampling:
     temperature = _within(inputs, "temperature", 1.0, 0.0, 100.0)
     end = _within(inputs, "end_id", end_id, -1, vocabulary - 1)
     return Sampling(
-        max_tokens=_scalar(inputs, "request_output_len", 0),
+        max_tokens=scalar(inputs, "request_output_len", 0),
         end_id=end,
         other_ends=facts.other_ends if end == end_id else (),  # a caller's own end is the only one
-        beam_width=_scalar(inputs, "beam_width", 1),
+        beam_width=scalar(inputs, "beam_width", 1),
         temperature=temperature if temperature >= COLDEST else 0.0,
         top_k=_within(inputs, "runtime_top_k", 0, 0, vocabulary),
         top_p=_within(inputs, "runtime_top_p", 0.0, 0.0, 1.0),
-        seed=_scalar(inputs, "seed", 0),
+        seed=scalar(inputs, "seed", 0),
         repetition_penalty=_within(inputs, "repetition_penalty", 1.0, 0.01, 100.0),
         presence_penalty=_within(inputs, "presence_penalty", 0.0, -100.0, 100.0),
         frequency_penalty=_within(inputs, "frequency_penalty", 0.0, -100.0, 100.0),
         min_tokens=_within(inputs, "min_tokens", 0, 0, 1 << 20),
         length_penalty=_within(inputs, "len_penalty", 1.0, -10.0, 10.0),
-        early_stopping=_scalar(inputs, "early_stopping", False),
+        early_stopping=scalar(inputs, "early_stopping", False),
         bias=bias,
         bad_words=_known(_words(inputs, "bad_words_list"), "bad_words_list", vocabulary),
         stop_words=_known(_words(inputs, "stop_words_list"), "stop_words_list", vocabulary),
-        keep_logits=_scalar(inputs, "return_generation_logits", False),
+        keep_logits=scalar(inputs, "return_generation_logits", False),
         timestamps=_timestamps(inputs, end_id, vocabulary),
     )
 
 
 def _guide(inputs: Arrays, guides: Guides | None) -> Guide | None:
     """Return the grammar that the text must follow, if the request has one."""
-    kind, text = (_text(inputs, f"guided_decoding_guide{suffix}") for suffix in ("_type", ""))
-    if not kind and not text:
+    kind, guide = (text_of(inputs, f"guided_decoding_guide{suffix}") for suffix in ("_type", ""))
+    if not kind and not guide:
         return None
     if guides is None:
         raise BadRequest("guided_decoding_guide is not supported by this engine; omit it")
-    return guides.guide(kind, text)
-
-
-def _text(inputs: Arrays, name: str) -> str:
-    value = inputs[name].ravel()[0] if name in inputs and inputs[name].size else b""
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    return guides.guide(kind, guide)
 
 
 def _timestamps(inputs: Arrays, end_id: int, vocabulary: int) -> TimestampRules | None:
@@ -161,7 +150,7 @@ def _timestamps(inputs: Arrays, end_id: int, vocabulary: int) -> TimestampRules 
 
 def _within(inputs: Arrays, name: str, default: T, low: T, high: T) -> T:
     """Return a scalar inside its range; NaN is outside every range."""
-    value = _scalar(inputs, name, default)
+    value = scalar(inputs, name, default)
     if not low <= value <= high:
         raise BadRequest(f"{name} is {value}; it must be from {low} to {high}")
     return value
@@ -224,7 +213,7 @@ def _source(inputs: Arrays, facts: EngineFacts) -> tuple[bool, NDArray[Any] | No
 def _table(inputs: Arrays, facts: EngineFacts) -> NDArray[Any] | None:
     """Return the rows for ids from the vocabulary's end on, [n, prompt_width]."""
     if "prompt_embedding_table" not in inputs or not inputs["prompt_embedding_table"].size:
-        if "prompt_vocab_size" in inputs and _scalar(inputs, "prompt_vocab_size", 0):
+        if "prompt_vocab_size" in inputs and scalar(inputs, "prompt_vocab_size", 0):
             raise BadRequest("prompt_vocab_size requires prompt_embedding_table; send both or neither")
         return None
     table: NDArray[Any] = inputs["prompt_embedding_table"][0]
@@ -281,7 +270,7 @@ def stops(inputs: Arrays, request_id: str) -> bool:
     Raises:
         BadRequest: no id.
     """
-    if not _scalar(inputs, "stop", False):
+    if not scalar(inputs, "stop", False):
         return False
     if not request_id:
         raise BadRequest("stop=true requires the id of the request to cancel; send it as this request's id")
@@ -297,7 +286,7 @@ def _wanted(inputs: Arrays, sampling: Sampling, prompt: tuple[int, ...], *, excl
             "at least the same"
         )
     return WantedOutputs(
-        _scalar(inputs, "return_log_probs", False),
+        scalar(inputs, "return_log_probs", False),
         sampling.keep_logits,
         sequences or sampling.beam_width,
         prompt,
@@ -334,10 +323,10 @@ def parse(
     # As TensorRT-LLM does (GenericLlmRequest::validate): what does not fit after the prompt is not asked
     # for.
     sampling = replace(sampling, max_tokens=min(sampling.max_tokens, max(facts.positions - len(prompt), 0)))
-    exclude = encoder or _scalar(inputs, "exclude_input_in_output", exclude_prompt)
+    exclude = encoder or scalar(inputs, "exclude_input_in_output", exclude_prompt)
     wanted = _wanted(inputs, sampling, prompt, exclude=exclude)
     streaming, align, attend = (
-        _scalar(inputs, name, False)
+        scalar(inputs, name, False)
         for name in ("streaming", "return_cross_attention", "return_step_attention")
     )
     if guide and sampling.beam_width > 1:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arrays import scalar
 from ..triton.rows import grown
 from .sampling import log_softmax
 
@@ -28,8 +29,11 @@ def untempered(engine: Engine) -> Engine:
     """
 
     def ask(arrays: Arrays, streaming: bool) -> Iterator[Arrays]:
-        beams = int(arrays["beam_width"].item()) if "beam_width" in arrays else 1
-        if beams > 1 or "temperature" not in arrays or arrays["temperature"].item() in (0.0, 1.0):
+        if (
+            scalar(arrays, "beam_width", 1) > 1
+            or "temperature" not in arrays
+            or arrays["temperature"].item() in (0.0, 1.0)
+        ):
             return engine(arrays, streaming)
         flags = {"streaming": np.array([[True]]), "return_generation_logits": np.array([[True]])}
         results = _judged(

@@ -42,16 +42,6 @@ def decoded(raw: bytes, name: str) -> str:
         raise BadRequest(f"{name} is not UTF-8 at byte {error.start}; send UTF-8") from error
 
 
-def number(inputs: Given, name: str, default: int) -> int:
-    """Return the first element of an input of any shape."""
-    return int(inputs[name].ravel()[0]) if name in inputs and inputs[name].size else default
-
-
-def flag(inputs: Given, name: str) -> bool:
-    """Return the first element of an input as bool; False if absent."""
-    return bool(number(inputs, name, 0))
-
-
 def padded(rows: Sequence[Sequence[int]], pad: int) -> NDArray[np.int32]:
     """Pad rows to int32 [rows, longest]."""
     longest = max(len(row) for row in rows)

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arrays import scalar
 from ..engine.stop_words import trimmed, words_in
 from ..errors import BadRequest
 from ..triton.rows import merge, refuse_beams, refuse_logits, refuse_samples, refuse_table, split
 from . import likeliest
-from .arrays import Arrays, Given, flag, number, refuse
+from .arrays import Arrays, Given, refuse
 from .model import TextModel
 from .pictures import INPUTS
 from .processing import postprocess, preprocess
@@ -104,7 +105,7 @@ def complete(model: TextModel, inputs: Given, engine: Engine, see: See | None = 
     Raises:
         BadRequest: what was sent cannot be served.
     """
-    streaming, top = flag(inputs, "stream"), likeliest.wanted_top(inputs)
+    streaming, top = scalar(inputs, "stream", False), likeliest.wanted_top(inputs)
     request = engine_request(model, inputs, top, see)
     if streaming and len(request["input_ids"]) > 1:
         raise BadRequest(
@@ -115,7 +116,7 @@ def complete(model: TextModel, inputs: Given, engine: Engine, see: See | None = 
             result
             if top is None or "output_ids" not in result
             else likeliest.with_tokens(
-                model, result, request, top, with_logits=flag(inputs, "return_generation_logits")
+                model, result, request, top, with_logits=scalar(inputs, "return_generation_logits", False)
             )
         )
 
@@ -179,10 +180,10 @@ def _results(
     """Yield responses with their texts. `by_token`: each token's logits are wanted, which some engines return
     only in a stream: in one response they would cover every token that was allowed.
     """
-    streaming, beams = flag(inputs, "stream"), number(inputs, "beam_width", 1)
+    streaming, beams = scalar(inputs, "stream", False), scalar(inputs, "beam_width", 1)
     if beams == 1 and streaming:
         given = "accumulate_tokens" in inputs
-        accumulate = flag(inputs, "accumulate_tokens") if given else model.accumulate
+        accumulate = scalar(inputs, "accumulate_tokens", False) if given else model.accumulate
         return growing(model, engine(request, True), request, accumulate=accumulate)
     if beams == 1 and by_token and "return_generation_logits" in request and model.facts.full_logits:
         rows = [{**row, "streaming": np.array([[True]])} for row in split(request)]
@@ -208,7 +209,9 @@ def _repeated(model: TextModel, request: Arrays) -> NDArray[np.int32]:
     lengths = request["input_lengths"].reshape(-1, 1)
     default = np.full(lengths.shape, model.excludes)
     excluded = request.get("exclude_input_in_output", default).reshape(-1, 1)
-    return np.where(excluded | model.facts.encodes | flag(request, "streaming"), 0, lengths).astype(np.int32)
+    return np.where(excluded | model.facts.encodes | scalar(request, "streaming", False), 0, lengths).astype(
+        np.int32
+    )
 
 
 def _bias_by_id(model: TextModel, inputs: Given, words: NDArray[np.float32] | None, rows: int) -> Arrays:

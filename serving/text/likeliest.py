@@ -11,9 +11,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arrays import scalar
 from ..engine.sampling import log_softmax
 from ..errors import BadRequest
-from .arrays import Arrays, Given, number
+from .arrays import Arrays, Given
 from .model import TextModel
 
 MOST_TOP_LOG_PROBS = 20
@@ -29,7 +30,7 @@ def wanted_top(inputs: Given) -> int | None:
     """
     if "top_log_probs" not in inputs:
         return None
-    wanted = number(inputs, "top_log_probs", 0)
+    wanted = scalar(inputs, "top_log_probs", 0)
     if (inputs["top_log_probs"] != wanted).any():
         raise BadRequest("top_log_probs differs between the texts of one request; send separate requests")
     if not 0 <= wanted <= MOST_TOP_LOG_PROBS:
@@ -51,7 +52,7 @@ def inputs_for(model: TextModel, request: Arrays, top: int, rows: int) -> Arrays
     logits = top or (
         model.facts.tempered_log_probs
         and any(name in request for name in TEMPERING)
-        and number(request, "beam_width", 1) == 1
+        and scalar(request, "beam_width", 1) == 1
     )
     names = [
         "return_log_probs",
@@ -74,7 +75,7 @@ def with_tokens(model: TextModel, result: Arrays, request: Arrays, top: int, *, 
     if "generation_logits" not in result:
         return result | tokens
     probs = _log_probs(model, result, request)
-    if model.facts.tempered_log_probs and number(request, "beam_width", 1) == 1:
+    if model.facts.tempered_log_probs and scalar(request, "beam_width", 1) == 1:
         chosen = np.take_along_axis(probs, ids[..., None], -1)[..., 0]
         tokens["output_log_probs"] = chosen.astype(np.float32)
     kept = {name: array for name, array in result.items() if with_logits or name != "generation_logits"}
