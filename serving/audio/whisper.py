@@ -235,8 +235,6 @@ class Whisper:
         return token_starts(attention, ceil(duration * FRAMES_PER_SECOND), slice(len(head), -1))
 
     def _wave(self, inputs: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-        if "WAV" not in inputs:
-            raise BadRequest("WAV is missing; send float32 samples at 16 kHz")
         wave = inputs["WAV"].ravel()
         if "WAV_LENS" in inputs:
             length = int(inputs["WAV_LENS"].ravel()[0])

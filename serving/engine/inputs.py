@@ -86,8 +86,6 @@ def _refuse(inputs: Arrays, facts: EngineFacts) -> None:
             raise BadRequest(f"{name}=true is not supported by this engine; omit it or use TARGET=trtllm")
     if scalar(inputs, "beam_search_diversity_rate", 0.0):
         raise BadRequest("beam_search_diversity_rate is not supported by this engine; leave it at 0")
-    if "request_output_len" not in inputs:
-        raise BadRequest("request_output_len is missing; send the number of tokens to generate")
 
 
 def _sampling(inputs: Arrays, facts: EngineFacts) -> Sampling:

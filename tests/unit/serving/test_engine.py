@@ -25,7 +25,7 @@ from serving.engine.openvino.runtime import REMEMBERED, OpenVinoRuntime
 from serving.engine.runtime import Runtime
 from serving.engine.sampling import Hypothesis, Sampling
 from serving.engine.scheduler import Scheduler
-from serving.errors import BadRequest, QueueFull
+from serving.errors import QueueFull
 
 from .. import engines
 from ..conftest import MINIATURE
@@ -137,24 +137,6 @@ def test_full_queue_is_refused(scheduler: Scheduler, speech: Speech) -> None:
         for _ in range(40):
             listeners.append(ask(scheduler, speech[0], 200, min_tokens=200))
     assert all(len(listener.wait(60)[0].ids) == 200 for listener in listeners)
-
-
-@pytest.mark.parametrize(
-    ("ids", "sampling", "says"),
-    [
-        ((), {}, "empty"),
-        ((1,) * 448, {}, "448 positions"),
-        ((1,), {"max_tokens": 448}, "request_output_len"),
-        ((1,), {"beam_width": 99}, "beam_width"),
-    ],
-)
-def test_impossible_requests_are_refused(
-    scheduler: Scheduler, ids: tuple[int, ...], sampling: dict[str, int], says: str
-) -> None:
-    """Before anything is queued, with the tensor's name."""
-    choice = Sampling(**{"max_tokens": 5, "end_id": END, **sampling})
-    with pytest.raises(BadRequest, match=says):
-        scheduler.submit(Job(ids, choice, Collected(), np.zeros((3000, 80), np.float32)))
 
 
 def test_streaming_shows_every_token(scheduler: Scheduler, speech: Speech) -> None:

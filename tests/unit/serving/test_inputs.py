@@ -57,7 +57,6 @@ def test_scalars_out_of_range(name: str, value: Any) -> None:
         ({"decoder_input_ids": None}, "decoder_input_ids is missing"),
         ({"decoder_input_ids": np.array([[51865]], np.int32)}, "decoder_input_ids"),
         ({"decoder_input_ids": np.zeros((2, 2), np.int32)}, "one sequence"),
-        ({"request_output_len": None}, "request_output_len is missing"),
         ({"bad_words_list": np.array([[[60000], [1]]], np.int32)}, "bad_words_list"),
         ({"embedding_bias": np.zeros((1, 10), np.float32)}, "embedding_bias has 10 values"),
         ({"embedding_bias": np.full((1, 51865), np.nan, np.float32)}, "embedding_bias"),

@@ -109,17 +109,26 @@ def joined(scheduler: Scheduler, joins: int = 1, *, steps: int = 1) -> None:
         scheduler.step()
 
 
+def submitted(scheduler: Scheduler, tokens: int = TOKENS, beams: int = 1, **more: Any) -> Job:
+    """A request with something to encode."""
+    sampling = Sampling(max_tokens=tokens, end_id=-1, beam_width=beams)
+    made = Job(**{"prompt": (1, 2), "source": np.zeros(1), **more}, sampling=sampling, listener=Collected())
+    scheduler.submit(made)
+    return made
+
+
+def length(made: Job) -> int:
+    """How many ids it got."""
+    return len(made.listener.wait(10)[0].ids)
+
+
 def asked(requests: int, limits: Limits) -> list[tuple[str, int]]:
     """What an engine is asked for some requests that wait, encoders and prompts only."""
     engine = Engine()
     scheduler = Scheduler(engine, limits)
-    listeners = [Collected() for _ in range(requests)]
-    for number, listener in enumerate(listeners):
-        sampling = Sampling(max_tokens=TOKENS + number, end_id=-1)
-        scheduler.submit(Job((1, 2), sampling, listener, np.zeros(1)))
+    jobs = [submitted(scheduler, TOKENS + number) for number in range(requests)]
     with started(scheduler):
-        for number, listener in enumerate(listeners):
-            assert len(listener.wait(10)[0].ids) == TOKENS + number
+        assert [length(one) for one in jobs] == [TOKENS + number for number in range(requests)]
     return [(what, count) for what, count in engine.asked if what == "encode" or count]
 
 
@@ -143,7 +152,7 @@ def test_a_full_group_waits_behind_the_one_that_is_encoded() -> None:
 
     def encoded(come: int) -> list[int]:
         for _ in range(come):
-            scheduler.submit(Job((1, 2), Sampling(TOKENS, -1), Collected(), np.zeros(1)))
+            submitted(scheduler)
         before = len(engine.asked)
         scheduler.admit(2)
         return [count for what, count in engine.asked[before:] if what == "encode"]
@@ -165,15 +174,13 @@ def test_a_full_group_waits_behind_the_one_that_is_encoded() -> None:
 
 def test_texts_to_align_wait_for_no_row() -> None:
     """All rows are taken and others wait: what comes to be aligned is aligned before them."""
-    engine, waiting = Engine(), [Collected() for _ in range(3)]
-    scheduler, aligned = Scheduler(engine, Limits(max_rows=1)), Collected()
-    for listener in waiting:
-        scheduler.submit(Job((1, 2), Sampling(max_tokens=TOKENS, end_id=-1), listener, np.zeros(1)))
-    scheduler.submit(Job((1, 2, 3), Sampling(max_tokens=1, end_id=-1), aligned, np.zeros(1), align=True))
+    engine = Engine()
+    scheduler = Scheduler(engine, Limits(max_rows=1))
+    waiting = [submitted(scheduler) for _ in range(3)]
+    aligned = submitted(scheduler, 1, prompt=(1, 2, 3), align=True).listener
     with started(scheduler):
         assert aligned.done.wait(10)
-        for listener in waiting:
-            listener.wait(10)
+        assert [length(one) for one in waiting] == [TOKENS] * 3
     assert aligned.attention is not None
     read = [i for i, (what, count) in enumerate(engine.asked) if what == "read" and count]
     assert engine.asked.index(("align", 3)) < read[1]
@@ -184,39 +191,30 @@ def test_where_each_step_looked_is_asked_for_once(beams: int) -> None:
     """Alongside others that do not ask: one entry for each step, the end's too. Of beams only the best's is
     asked for.
     """
-    engine, asks, other = Engine(), Collected(), Collected()
+    engine = Engine()
     scheduler = Scheduler(engine)
-    sampling = Sampling(max_tokens=TOKENS, end_id=-1, beam_width=beams)
-    asking = Job((1, 2), sampling, asks, np.zeros(1), attend=True)
-    plain = Job((1,), Sampling(max_tokens=TOKENS, end_id=-1), other, np.zeros(1))
-    for job in (plain, asking):
-        scheduler.submit(job)
+    plain, asking = submitted(scheduler, prompt=(1,)), submitted(scheduler, beams=beams, attend=True)
     with started(scheduler):
-        for listener in (asks, other):
-            listener.wait(10)
-    found = Answers(WantedOutputs(), asking).finish(asks.beams)["cross_attention"]
+        assert [length(one) for one in (asking, plain)] == [TOKENS] * 2
+    found = Answers(WantedOutputs(), asking).finish(asking.listener.beams)["cross_attention"]
     assert found.dtype == np.float16
     assert found.tolist() == [[[[1.0 + step] for step in range(TOKENS)]]]
     assert [each for each in engine.asked if each[0] == "look"] == [("look", TOKENS)]
-    assert "cross_attention" not in Answers(WantedOutputs(), plain).finish(other.beams)
+    assert "cross_attention" not in Answers(WantedOutputs(), plain).finish(plain.listener.beams)
 
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_a_stopped_text_says_where_it_looked(beams: int) -> None:
     """Its answer is what there is so far; one that was stopped before its first step has nothing to say."""
-    engine = Engine()
-    scheduler, heard = Scheduler(engine), Collected()
-    sampling = Sampling(60, -1, beam_width=beams)
-    job = Job((1, 2), sampling, heard, np.zeros(1), request_id="a", attend=True)
-    scheduler.submit(job)
+    scheduler = Scheduler(Engine())
+    stopped = submitted(scheduler, 60, beams, request_id="a", attend=True)
     joined(scheduler, steps=3)
     scheduler.drop("a")
     scheduler.release_cancelled()
-    assert len(heard.wait(1)[0].ids) == 3
-    assert job.seen is not None
-    assert job.seen()[0, :, 0].tolist() == [1, 2, 3]
-    late = Job((1, 2), Sampling(60, -1), Collected(), np.zeros(1), request_id="b", attend=True)
-    scheduler.submit(late)
+    assert length(stopped) == 3
+    assert stopped.seen is not None
+    assert stopped.seen()[0, :, 0].tolist() == [1, 2, 3]
+    late = submitted(scheduler, 60, request_id="b", attend=True)
     scheduler.drop("b")
     scheduler.release_cancelled()
     assert late.listener.done.is_set()
@@ -225,19 +223,20 @@ def test_a_stopped_text_says_where_it_looked(beams: int) -> None:
 
 def test_a_look_that_fails_is_its_own_request_s(monkeypatch: pytest.MonkeyPatch) -> None:
     """At its end, and where it is stopped."""
-    engine, stopped, ended = Engine(), Collected(), Collected()
+    engine = Engine()
     scheduler = Scheduler(engine)
-    for heard, tokens, name in ((stopped, 60, "a"), (ended, 4, "b")):
-        scheduler.submit(Job((1, 2), Sampling(tokens, -1), heard, np.zeros(1), request_id=name, attend=True))
+    jobs = [
+        submitted(scheduler, tokens, request_id=name, attend=True) for tokens, name in ((60, "a"), (4, "b"))
+    ]
     joined(scheduler, 2, steps=3)
     step = engine.step
     monkeypatch.setattr(engine, "step", lambda rows: replace(step(rows), attention=lambda *_: 1 / 0))
     scheduler.step()
     scheduler.drop("a")
     scheduler.release_cancelled()
-    for heard in (stopped, ended):
+    for one in jobs:
         with pytest.raises(ZeroDivisionError):
-            heard.wait(1)
+            length(one)
 
 
 def test_a_stop_that_comes_too_late_is_not_for_the_next_request() -> None:
@@ -245,11 +244,10 @@ def test_a_stop_that_comes_too_late_is_not_for_the_next_request() -> None:
     scheduler = Scheduler(Engine())
 
     def tokens(steps: int = 3) -> int:
-        heard = Collected()
-        scheduler.submit(Job((1, 2), Sampling(2, -1), heard, np.zeros(1), request_id="a"))
+        made = submitted(scheduler, 2, request_id="a")
         scheduler.release_cancelled()
         joined(scheduler, steps=steps)
-        return len(heard.wait(1)[0].ids)
+        return length(made)
 
     scheduler.drop("a")
     assert [tokens(0), tokens()] == [0, 2]
@@ -259,40 +257,47 @@ def test_a_stop_that_comes_too_late_is_not_for_the_next_request() -> None:
 
 def test_a_stop_finds_an_answer_that_is_being_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes under its id afterwards is not stopped."""
-    engine, heard, fetched = Engine(), Collected(), threading.Event()
-    scheduler = Scheduler(engine)
-    job = Job((1, 2), Sampling(1, -1), heard, np.zeros(1), request_id="a", attend=True)
-    monkeypatch.setattr(heard, "finish", lambda beams: (fetched.wait(10), Collected.finish(heard, beams)))
-    scheduler.submit(job)
+    scheduler, fetched = Scheduler(Engine()), threading.Event()
+    made = submitted(scheduler, 1, request_id="a", attend=True)
+    finish = made.listener.finish
+    monkeypatch.setattr(made.listener, "finish", lambda beams: (fetched.wait(10), finish(beams)))
     joined(scheduler)
-    assert scheduler.sending == [job]
+    assert scheduler.sending == [made]
     scheduler.drop("a")
     assert not scheduler.leaving.stopped
     fetched.set()
-    assert len(heard.wait(10)[0].ids) == 1
+    assert length(made) == 1
     scheduler.answering.shutdown()
     assert not scheduler.sending
 
 
 @pytest.mark.parametrize(
-    ("beams", "align", "attends", "told"),
+    ("attends", "asked", "told"),
     [
-        (1, True, True, "return_step_attention cannot be combined with return_cross_attention"),
-        (2, False, False, "return_step_attention is not supported by this engine"),
+        (
+            True,
+            {"attend": True, "align": True},
+            "return_step_attention cannot be combined with return_cross_",
+        ),
+        (False, {"attend": True, "beams": 2}, "return_step_attention is not supported by this engine"),
+        (True, {"prompt": ()}, "empty"),
+        (True, {"prompt": (1,) * 64}, "64 positions"),
+        (True, {"tokens": 64}, "request_output_len"),
+        (True, {"beams": 99}, "beam_width"),
     ],
 )
-def test_where_steps_look_is_refused(
-    monkeypatch: pytest.MonkeyPatch, beams: int, align: bool, attends: bool, told: str
+def test_impossible_requests_are_refused(
+    monkeypatch: pytest.MonkeyPatch, attends: bool, asked: dict[str, Any], told: str
 ) -> None:
+    """Before anything is queued, with the tensor's name."""
     engine = Engine()
     monkeypatch.setattr(engine, "facts", SimpleNamespace(**{**vars(Engine.facts), "attends": attends}))
-    sampling = Sampling(max_tokens=TOKENS, end_id=-1, beam_width=beams)
     with pytest.raises(BadRequest, match=told):
-        Scheduler(engine).submit(Job((1,), sampling, Collected(), np.zeros(1), align=align, attend=True))
+        submitted(Scheduler(engine), **asked)
 
 
 def test_a_memory_that_failed_is_its_own_request_s() -> None:
-    engine, bad, good = Engine(), Collected(), Collected()
+    engine = Engine()
     scheduler = Scheduler(engine, Limits(join_at_once=1))
     encode = engine.encode
 
@@ -303,13 +308,12 @@ def test_a_memory_that_failed_is_its_own_request_s() -> None:
         return found
 
     engine.encode = encoded  # type: ignore[method-assign]
-    sampling = Sampling(max_tokens=TOKENS, end_id=-1)
-    scheduler.submit(Job((1, 2), sampling, good, np.zeros(1)))
+    good = submitted(scheduler)
     with started(scheduler):
-        scheduler.submit(Job((1, 2), sampling, bad, np.ones(1)))
-        assert len(good.wait(10)[0].ids) == TOKENS
+        bad = submitted(scheduler, source=np.ones(1))
+        assert length(good) == TOKENS
         with pytest.raises(MemoryError, match="full"):
-            bad.wait(10)
+            length(bad)
 
 
 class Sender:
