@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from build.checkpoints.arguments import parse
 from serving.engine.encoding import EncoderRuntime
@@ -25,6 +26,13 @@ def export(target: str, family: str, weights: Path, engine: Path, *options: str)
         warnings.simplefilter("ignore")  # a tracer warns of what it takes for constant
         import_module(f"build.targets.{target}.export").export(parse(None, [*line, *options]))
     return engine
+
+
+def exported(target: str, family: str, model: Any, folder: Path, *options: str) -> Path:
+    """The engine of transformers' model; it and its weights have folders of their own in `folder`."""
+    model.save_pretrained(folder / "weights")
+    (folder / "engine").mkdir()
+    return export(target, family, folder / "weights", folder / "engine", *options)
 
 
 def runtime(target: str, engine: Path, tp_size: int = 1, **parameters: int) -> Runtime:

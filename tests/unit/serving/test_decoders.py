@@ -21,7 +21,7 @@ from serving.engine.torch.batch import DeviceBatch
 from serving.engine.torch.ranks import LeadingRuntime
 from serving.engine.torch.slots import PendingStep
 
-from ..engines import answers, export, runtime
+from ..engines import answers, exported, runtime
 from .test_text_engines import FEW, VOCABULARY, job, prompts, theirs
 
 pytestmark = pytest.mark.slow
@@ -89,9 +89,8 @@ def test_ids_equal_transformers(name: str, engine_name: str, tmp_path: Path) -> 
     if torch.cuda.is_available() and torch.cuda.device_count() < int(ranks):
         pytest.skip("fewer GPUs than processes")
     model = model_of(name)
-    model.save_pretrained(tmp_path)
-    export(target, "llama", tmp_path, tmp_path)
-    running = runtime(target, tmp_path, int(ranks), prefill_tokens=PIECE)
+    engine = exported(target, "llama", model, tmp_path)
+    running = runtime(target, engine, int(ranks), prefill_tokens=PIECE)
     asked = prompts(FEW)
     ours = answers(running, [job(running, ids) for ids in asked], max_rows=4, prefill_tokens=PIECE)
     if isinstance(running, LeadingRuntime):
@@ -107,8 +106,7 @@ def test_pieces_are_read_with_the_steps_of_other_rows(
     those of whole prompts, with penalties and without, whichever slot a prompt is read into, one of the rows
     that step or one beyond.
     """
-    model_of("qwen3").save_pretrained(tmp_path)
-    export("torch", "llama", tmp_path, tmp_path)
+    engine = exported("torch", "llama", model_of("qwen3"), tmp_path)
     launch, ways = DeviceBatch._launch_mixed, set[tuple[bool, bool, bool]]()
 
     def noted(batch: DeviceBatch, rows: Sequence[Row], reading: Sequence[int]) -> PendingStep:
@@ -122,7 +120,7 @@ def test_pieces_are_read_with_the_steps_of_other_rows(
     monkeypatch.setattr(DeviceBatch, "_launch_mixed", noted)
     found = []
     for piece in (0, PIECE):
-        running = runtime("torch", tmp_path, 1, prefill_tokens=piece, max_rows=5)
+        running = runtime("torch", engine, 1, prefill_tokens=piece, max_rows=5)
         scheduler = Scheduler(running, Limits(max_rows=5, max_queue=2 * FEW, prefill_tokens=piece))
         jobs = [job(running, ids) for ids in [*prompts(FEW), *prompts(FEW)]]
         for i, one in enumerate(jobs):  # they end one by one

@@ -20,7 +20,7 @@ from serving.engine.runtime import Runtime
 from serving.engine.scheduler import Scheduler
 from serving.errors import BadRequest
 
-from ..engines import export, runtime
+from ..engines import exported, runtime
 
 pytestmark = pytest.mark.slow  # it imports torch and transformers
 
@@ -47,10 +47,9 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     config = GPT2Config(
         n_embd=64, n_layer=2, n_head=2, vocab_size=size, n_positions=256, bos_token_id=0, eos_token_id=0
     )
-    GPT2LMHeadModel(config).save_pretrained(folder)
-    export(request.param, "gpt2", folder, folder)
-    shutil.copy(TOKENIZER, folder / "tokenizer.json")
-    return runtime(request.param, folder), folder
+    made = exported(request.param, "gpt2", GPT2LMHeadModel(config), folder)
+    shutil.copy(TOKENIZER, made / "tokenizer.json")
+    return runtime(request.param, made), made
 
 
 def asked(kind: str, guide: str, seed: int, **more: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from serving.engine.openvino.runtime import OpenVinoRuntime
 from serving.engine.runtime import Row
 from serving.engine.scheduler import Scheduler
 
-from ..engines import export
+from ..engines import exported
 from .test_decoders import model_of
 from .test_text_engines import VOCABULARY, job, theirs
 
@@ -30,9 +30,8 @@ Model = tuple[OpenVinoRuntime, Callable[[list[int]], list[int]]]
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
     """The engine, and what transformers goes on with; sliding windows and capped scores among them."""
     folder, its = tmp_path_factory.mktemp("engine"), model_of(request.param)
-    its.save_pretrained(folder)
-    export("openvino", "llama", folder, folder)
-    return OpenVinoRuntime(folder, precision="f32"), lambda ids: theirs(its, ids, 1)
+    engine = exported("openvino", "llama", its, folder)
+    return OpenVinoRuntime(engine, precision="f32"), lambda ids: theirs(its, ids, 1)
 
 
 @pytest.fixture

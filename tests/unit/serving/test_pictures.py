@@ -31,7 +31,7 @@ from serving.engine.inputs import parse
 from serving.engine.runtime import Runtime
 
 from .. import engines
-from ..engines import encoder_of, export, runtime
+from ..engines import encoder_of, exported, runtime
 from .test_text_engines import COMMON, LLAMA, OPT, VOCABULARY
 
 pytestmark = pytest.mark.long
@@ -108,12 +108,11 @@ def shaken(model: PreTrainedModel) -> PreTrainedModel:
     return model.eval()
 
 
-def exported(folder: Path, name: str, model: PreTrainedModel, target: str, *options: str) -> Engine:
+def built(folder: Path, name: str, model: PreTrainedModel, target: str, *options: str) -> Engine:
     """The engine of a model, by the builder's own command."""
-    model.save_pretrained(folder / "weights")
+    (folder / "weights").mkdir()
     (folder / "weights" / "preprocessor_config.json").write_text(json.dumps(PROCESSOR))
-    (folder / "engine").mkdir()
-    return Engine(target, export(target, name, folder / "weights", folder / "engine", *options))
+    return Engine(target, exported(target, name, model, folder, *options))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -131,7 +130,7 @@ def pair(
     torch.manual_seed(11)
     name, target = request.param.split()
     model = shaken(MODELS[name]())
-    return model, exported(tmp_path_factory.mktemp(name), name, model, target)
+    return model, built(tmp_path_factory.mktemp(name), name, model, target)
 
 
 def rows_of(model: PreTrainedModel, pixels: NDArray[np.float32]) -> torch.Tensor:
@@ -161,7 +160,7 @@ def test_the_q_former_is_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 
     torch.manual_seed(13)
     model, dtype = shaken(blip2()), getattr(torch, precision)
-    engine = exported(tmp_path, "blip2", model, "torch", "--precision", precision)
+    engine = built(tmp_path, "blip2", model, "torch", "--precision", precision)
     exact = load_file(engine.folder / encoder.PICTURE_WEIGHTS)
     monkeypatch.setattr(Device, "find", lambda _: Device("cpu", dtype))
     made = encoder.TorchEncoder(engine.folder, {"precision": precision}, "picture")
@@ -182,7 +181,7 @@ def test_what_is_summarized(tmp_path: Path, target: str) -> None:
     """`vision_feature_select_strategy: full` and another layer: the summary is a row, too."""
     torch.manual_seed(12)
     model = shaken(llava(vision_feature_layer=-1, vision_feature_select_strategy="full"))
-    engine = exported(tmp_path, "llava", model, target)
+    engine = built(tmp_path, "llava", model, target)
     pixels = np.random.default_rng(3).standard_normal((2, 3, SIZE, SIZE)).astype(np.float32)
     theirs = rows_of(model, pixels).numpy()
     ours = engine.encoder().encode(pixels=pixels)

@@ -10,7 +10,7 @@ import pytest
 
 from build.catalog import ROOT
 
-from ..engines import export
+from ..engines import exported
 from .test_text_engines import model_of
 
 pytestmark = pytest.mark.long
@@ -32,10 +32,7 @@ batch.step([Row(None, (5, 6), 0, None)])
 
 def test_a_rank_that_dies_in_a_sum_ends_the_first(tmp_path: Path) -> None:
     """So requests fail over; an error of the engine would be their answer."""
-    weights, engine = tmp_path / "weights", tmp_path / "engine"
-    engine.mkdir()
-    model_of("gpt2").save_pretrained(weights)
-    export("torch", "gpt2", weights, engine)
+    engine = exported("torch", "gpt2", model_of("gpt2"), tmp_path)
     command = [sys.executable, "-c", STEP, str(engine)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
     assert (done.returncode, "a rank has died" in done.stderr) == (1, True), done.stderr

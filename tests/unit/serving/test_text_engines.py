@@ -32,7 +32,7 @@ from serving.engine.scheduler import Scheduler
 from serving.engine.torch.ranks import LeadingRuntime
 from serving.errors import BadRequest
 
-from ..engines import answers, export, runtime
+from ..engines import answers, exported, runtime
 
 pytestmark = pytest.mark.long
 
@@ -90,10 +90,8 @@ def pair(
 ) -> Iterator[tuple[str, Runtime]]:
     """The name of transformers' model, and our engine by the builder's own command."""
     name, engine_name, ranks = request.param.split()
-    weights, engine = tmp_path_factory.mktemp("weights"), tmp_path_factory.mktemp("engine")
-    model_of(name).save_pretrained(weights)
-    export(engine_name, name.removeprefix("flan-"), weights, engine)
-    running = runtime(engine_name, engine, int(ranks))
+    family, folder = name.removeprefix("flan-"), tmp_path_factory.mktemp("engine")
+    running = runtime(engine_name, exported(engine_name, family, model_of(name), folder), int(ranks))
     yield name, running
     if isinstance(running, LeadingRuntime):
         running.close()
@@ -179,10 +177,7 @@ def test_a_decoder_alone_keeps_its_rows_apart(tmp_path: Path, engine_name: str) 
     on as if it were alone.
     """
     torch.manual_seed(11)
-    model_of("gpt2").save_pretrained(tmp_path / "weights")
-    (tmp_path / "engine").mkdir()
-    export(engine_name, "gpt2", tmp_path / "weights", tmp_path / "engine")
-    graphs = runtime(engine_name, tmp_path / "engine")
+    graphs = runtime(engine_name, exported(engine_name, "gpt2", model_of("gpt2"), tmp_path))
     asked = [*[tuple(ids) for ids in prompts(6) if len(ids) > 1][:4], (7,) * 90]
     alone = []
     for ids in asked:
@@ -213,12 +208,10 @@ def test_a_decoder_alone_keeps_its_rows_apart(tmp_path: Path, engine_name: str) 
 @pytest.mark.parametrize("name", ["flan-t5", "gpt2"])
 def test_int8_weights_are_near_the_others(tmp_path: Path, name: str) -> None:
     """What the encoder leaves, and logits of a text's first id, with weights of 8 bits and without."""
-    model_of(name).save_pretrained(tmp_path / "weights")
     found: dict[str, list[np.ndarray]] = {}
     for compress in ("none", "int8"):
-        (engine := tmp_path / compress).mkdir()
-        export("openvino", name.removeprefix("flan-"), tmp_path / "weights", engine, "--compress", compress)
-        running, ids = runtime("openvino", engine), prompts(4)[-1]
+        options = (name.removeprefix("flan-"), model_of(name), tmp_path / compress, "--compress", compress)
+        running, ids = runtime("openvino", exported("openvino", *options)), prompts(4)[-1]
         memory = None if name == "gpt2" else running.encode([np.array(ids)])[0]
         start = tuple(ids) if memory is None else (0,)
         logits = running.batch().step([Row(None, start, 0, memory)]).logits(0)
@@ -228,5 +221,5 @@ def test_int8_weights_are_near_the_others(tmp_path: Path, name: str) -> None:
         assert 0 < off <= 0.2  # random T5 models, whose attention has no scale, exaggerate: more with each id
     names = [] if name == "gpt2" else ["encoder.bin"]
     for file in [*names, "decoder.bin"]:
-        sizes = [(tmp_path / compress / file).stat().st_size for compress in found]
+        sizes = [(tmp_path / compress / "engine" / file).stat().st_size for compress in found]
         assert sizes[1] < 0.6 * sizes[0]

@@ -15,7 +15,7 @@ from serving.engine.runtime import Row
 from serving.engine.torch.batch import WHOLE
 from serving.engine.torch.runtime import TorchRuntime
 
-from ..engines import export
+from ..engines import exported
 from .test_text_engines import model_of
 
 pytestmark = pytest.mark.long
@@ -24,10 +24,8 @@ LENGTHS = (1, 15, 16, 17, 31, 33, 64, 100, 2, 16, 16)
 
 
 def engine(folder: Path, name: str) -> TorchRuntime:
-    model_of(name).save_pretrained(folder / "weights")
-    (folder / "engine").mkdir()
-    export("torch", name, folder / "weights", folder / "engine")
-    return TorchRuntime(folder / "engine", {"precision": "float32", "max_rows": 16})
+    made = exported("torch", name, model_of(name), folder)
+    return TorchRuntime(made, {"precision": "float32", "max_rows": 16})
 
 
 def prompts(lengths: Sequence[int]) -> list[tuple[int, ...]]:
