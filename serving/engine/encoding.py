@@ -232,7 +232,7 @@ class PromptTableEndpoint(PictureEncoderEndpoint):
         if len(given) != 1:
             raise BadRequest("send either IMAGE or pixel_values")
         pixels, wanted = inputs[given[0]], (3, self.size, self.size)
-        if pixels.ndim != 5 or pixels.shape[2:] != wanted or not pixels.size:
+        if pixels.shape[2:] != wanted or not pixels.size:
             raise BadRequest(
                 f"{given[0]} is {list(pixels.shape)}; this model takes [rows, pictures, 3, {self.size}, "
                 f"{self.size}]"

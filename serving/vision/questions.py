@@ -37,17 +37,15 @@ def pictures_of(inputs: Given, facts: PictureFacts, most: int = MOST_PICTURES) -
         raise BadRequest(f"{' and '.join(given)} cannot be combined; omit one")
     (name,) = given
     array = inputs[name]
+    if (pictures := array.shape[1]) > most:
+        raise BadRequest(f"{name} has {pictures} pictures; send {most} at most")
     if name == "image_input":
-        ready = _ready(array, facts)
-        _check_few(name, ready, most)
-        return ready
-    _check_few(name, array, most)
+        return _ready(array, facts)
     if name == "image_bytes_input":
         return _of_arrays(array, facts)
-    rows = array.reshape(len(array), -1)
-    made = np.empty((*rows.shape, 3, facts.size, facts.size), np.float16)
+    made = np.empty((*array.shape, 3, facts.size, facts.size), np.float16)
     together = 0
-    for at, one in np.ndenumerate(rows):
+    for at, one in np.ndenumerate(array):
         try:
             data = from_url(bytes(one))
             with opened(data) as picture:
@@ -78,39 +76,31 @@ def _key(pixels: NDArray[np.float16], salt: int) -> int:
     return int.from_bytes(made.digest(), "little") or 1
 
 
-def _check_few(name: str, array: NDArray[Any], most: int) -> None:
-    pictures = array.shape[1] if array.ndim > 1 else 1
-    if pictures > most:
-        raise BadRequest(f"{name} has {pictures} pictures; send {most} at most")
-
-
 def _ready(array: NDArray[Any], facts: PictureFacts) -> Pixels:
     """Preprocess pixels as transformers' processor of the model does."""
-    whole = array[:, None] if array.ndim == 4 else array
-    if whole.ndim != 5 or whole.shape[2:] != (3, facts.size, facts.size):
+    if array.shape[2:] != (3, facts.size, facts.size):
         raise BadRequest(
             f"image_input is {list(array.shape)}; this model reads [rows, pictures, 3, {facts.size}, "
             f"{facts.size}]"
         )
-    if not np.isfinite(whole).all():
+    if not np.isfinite(array).all():
         raise BadRequest("image_input has NaN or infinite values; send finite ones")
-    return whole.astype(np.float16)
+    return array.astype(np.float16)
 
 
 def _of_arrays(array: NDArray[Any], facts: PictureFacts) -> Pixels:
     """Return decoded pictures in RGB, uint8."""
-    whole = array[:, None] if array.ndim == 4 else array
-    if whole.ndim != 5 or whole.shape[-1] != 3:
+    if array.shape[-1] != 3:
         raise BadRequest(
             f"image_bytes_input is {list(array.shape)}; send [rows, pictures, height, width, 3], decoded to "
             "RGB"
         )
-    height, width = whole.shape[2:4]
-    made = np.empty((*whole.shape[:2], 3, facts.size, facts.size), np.float16)
+    height, width = array.shape[2:4]
+    made = np.empty((*array.shape[:2], 3, facts.size, facts.size), np.float16)
     try:
-        for at in np.ndindex(*whole.shape[:2]):
+        for at in np.ndindex(*array.shape[:2]):
             with room(width, height):
-                made[at] = pixels(Image.fromarray(np.ascontiguousarray(whole[at])), facts)
+                made[at] = pixels(Image.fromarray(np.ascontiguousarray(array[at])), facts)
     except BadRequest as error:
         raise BadRequest(f"image_bytes_input: a picture {error}") from error
     return made
