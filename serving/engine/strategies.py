@@ -9,27 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .guidance import Guide
 from .sampling import Floats, Hypothesis, Sampling, Scores, log_softmax, log_sum, processed
-
-
-class Strategy(Protocol):
-    """Chooses tokens for one request."""
-
-    def advance(self, scores: Sequence[Scores]) -> list[tuple[int, int]]:
-        """Take one step and return the rows to continue as (parent row, token); empty when the request is
-        finished.
-        """
-        ...
-
-    def results(self) -> list[Hypothesis]:
-        """Return hypotheses, best first; while running, what there is so far."""
-        ...
 
 
 def _draw(log_probs: Floats, sampling: Sampling, random: np.random.Generator) -> int:
@@ -92,6 +77,9 @@ class Single:
         return not self.finished
 
     def advance(self, scores: Sequence[Scores]) -> list[tuple[int, int]]:
+        """Take one step and return the rows to continue as (parent row, token); empty when the request is
+        finished.
+        """
         token, log_prob = self._choose(scores[0])
         if self.sampling.keep_logits:
             self.logits.append(scores[0].logits.copy())
@@ -115,6 +103,7 @@ class Single:
         return token, float(logits[token]) - log_sum(logits)
 
     def results(self) -> list[Hypothesis]:
+        """Return hypotheses, best first; while running, what there is so far."""
         return [self.best]
 
     @property
@@ -138,6 +127,7 @@ class Beams:
     done: bool = False
 
     def advance(self, scores: Sequence[Scores]) -> list[tuple[int, int]]:
+        """See Single."""
         width = self.sampling.beam_width
         candidates = self._expand(
             self._log_probs(scores), scores, (2 + len(self.sampling.other_ends)) * width
@@ -207,8 +197,12 @@ class Beams:
         return self.sampling.early_stopping or best_possible <= self.finished[-1][0]
 
     def results(self) -> list[Hypothesis]:
+        """See Single."""
         found = [beam for _, beam in self.finished]
         return found if self.done and found else [*found, *self.running][: self.sampling.beam_width]
+
+
+Strategy = Single | Beams
 
 
 def strategy(prompt: Sequence[int], sampling: Sampling, guide: Guide | None = None) -> Strategy:

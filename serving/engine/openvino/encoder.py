@@ -32,7 +32,7 @@ class OpenVinoEncoder:
     ) -> None:
         self.facts = EngineFacts.load(folder)
         fastest = "f32" if self.facts.family in FLOAT32 else hardware_precision(this_cpu(), many_rows=True)
-        settings = compile_settings(precision or fastest, None)
+        settings = compile_settings(precision or fastest)
         settings["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = GROUP if parameters.get("compress") == "int8" else 0
         core = ov.Core()
         model = core.read_model(folder / f"{graph}.xml")

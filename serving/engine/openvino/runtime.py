@@ -78,14 +78,14 @@ def hardware_precision(cpu: Set[str], *, many_rows: bool) -> str:
     return "bf16" if fast else "f32"
 
 
-def compile_settings(precision: str, threads: int | None) -> dict[str, Any]:
+def compile_settings(precision: str) -> dict[str, Any]:
     """Return OpenVINO's settings for a graph that computes in `precision`."""
     return {
         "INFERENCE_PRECISION_HINT": precision,
         # The default cache of keys and values is 8 bits wide and costs accuracy even at f32.
         "KV_CACHE_PRECISION": precision,
         "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_NUM_THREADS": threads or len(os.sched_getaffinity(0)),
+        "INFERENCE_NUM_THREADS": len(os.sched_getaffinity(0)),
         "ENABLE_CPU_PINNING": False,
         # Kernels are cached by shape, and every step of a decoder is a new one: with the default capacity
         # memory grew for hours. 32 cost no CPU time a token (docs/benchmarks/real-speech.md).
@@ -97,7 +97,7 @@ def compile_settings(precision: str, threads: int | None) -> dict[str, Any]:
 class OpenVinoRuntime:
     """The compiled encoder and decoder of one engine folder."""
 
-    def __init__(self, folder: Path, precision: str | None = None, threads: int | None = None) -> None:
+    def __init__(self, folder: Path, precision: str | None = None) -> None:
         self.facts = EngineFacts.load(folder)
         encoder_precision = precision or hardware_precision(this_cpu(), many_rows=True)
         decoder_precision = precision or hardware_precision(this_cpu(), many_rows=False)
@@ -106,9 +106,7 @@ class OpenVinoRuntime:
         self.precision = f"encoder {encoder_precision}, decoder {decoder_precision}"  # for people
         self.memory_type = ov.Type.bf16 if decoder_precision == "bf16" else ov.Type.f32
         core = ov.Core()
-        encoding, settings = (
-            compile_settings(one, threads) for one in (encoder_precision, decoder_precision)
-        )
+        encoding, settings = compile_settings(encoder_precision), compile_settings(decoder_precision)
         decoder = self._typed(core.read_model(folder / "decoder.xml"))
         if not self.facts.encodes:
             add_caches(decoder, self.facts)

@@ -22,15 +22,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from conch.bundle import EngineFacts
 from conch.names import RANK_MODULE
 
 from ..runtime import Row, RunningBatch, Step
-from ..sampling import Sampling
 from .batch import DeviceBatch
 from .device import NoGpu
 from .runtime import TorchRuntime
@@ -127,7 +124,7 @@ class LeadingBatch(RunningBatch):
         return (None, row.ids, row.position, row.coming, key, row.bias, row.choice, row.table)
 
 
-class LeadingRuntime:
+class LeadingRuntime(TorchRuntime):
     """A Runtime whose engine spans `tp_size` GPUs, of which this process has the first.
 
     Raises:
@@ -144,26 +141,16 @@ class LeadingRuntime:
         with tempfile.TemporaryDirectory() as work:
             meeting = Path(work) / "ranks"
             self.ranks = Ranks(folder, parameters, count, meeting)
-            self.runtime = TorchRuntime(folder, parameters, share=Share.join(0, count, meeting))
+            super().__init__(folder, parameters, Share.join(0, count, meeting))
         self.keys: weakref.WeakKeyDictionary[TorchMemory, bytes] = weakref.WeakKeyDictionary()
         self.known = Counter[bytes]()
         self.gone = deque[bytes]()
-
-    @property
-    def facts(self) -> EngineFacts:
-        return self.runtime.facts
-
-    def chooses(self, sampling: Sampling) -> bool:
-        return self.runtime.chooses(sampling)
-
-    def prepare(self, source: NDArray[Any]) -> EncoderSource:
-        return self.runtime.prepare(source)
 
     def encode(self, sources: Sequence[EncoderSource]) -> list[TorchMemory]:
         self._forget()
         self.ranks.tell("encode", [(source.key, source.data.numpy()) for source in sources])
         with self.ranks.summing():
-            memories = self.runtime.encode(sources)
+            memories = super().encode(sources)
         for source, memory in zip(sources, memories, strict=True):
             if memory not in self.keys:
                 self.keys[memory] = source.key
@@ -183,18 +170,15 @@ class LeadingRuntime:
         if unheld:
             self.ranks.tell("forget", unheld)
 
-    def batch(self) -> LeadingBatch:
+    def batch(self) -> RunningBatch:
         self.ranks.tell("clear")
-        return LeadingBatch(self.runtime.batch(), self.ranks, self.keys)
-
-    def align(self, ids: Sequence[int], memory: Any) -> NDArray[np.float16]:
-        """See Runtime: engines that align are on one GPU."""
-        raise NotImplementedError
+        super().batch()
+        return LeadingBatch(self.running, self.ranks, self.keys)
 
     def close(self) -> None:
         """See Runtime. NCCL's groups are left by all ranks together, or it waits for them for ever."""
         self.ranks.release()
-        self.runtime.close()
+        super().close()
         torch.distributed.destroy_process_group()
         self.ranks.wait()
 
@@ -251,7 +235,7 @@ def main(reading: str, rank: str, count: str, meeting: str, folder: str, paramet
     if os.getppid() != parent:
         return
     share = Share.join(int(rank), int(count), Path(meeting))
-    runtime = TorchRuntime(Path(folder), json.loads(parameters), share=share)
+    runtime = TorchRuntime(Path(folder), json.loads(parameters), share)
     Follower(runtime).follow(Connection(int(reading), writable=False))
     runtime.close()
     torch.distributed.destroy_process_group()

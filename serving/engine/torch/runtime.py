@@ -22,6 +22,7 @@ from serving.architectures.shape import Shape
 from serving.architectures.transformer import AlignmentCaches, Encoder, Transformer
 
 from ...audio.log_mel import HOP
+from ..runtime import RunningBatch
 from ..sampling import Sampling
 from .batch import DeviceBatch
 from .choosing import on_device
@@ -81,16 +82,10 @@ class TorchRuntime:
         MemoryError: the GPU is too small for `max_rows` rows.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        parameters: Mapping[str, Any],
-        device: Device | None = None,
-        share: Share | None = None,
-    ) -> None:
+    def __init__(self, folder: Path, parameters: Mapping[str, Any], share: Share | None = None) -> None:
         self.facts, self.shape = EngineFacts.load(folder), Shape.load(folder)
         ranks = share.count if share else 1
-        self.device = device or Device.find(str(parameters.get("precision", "float16")), ranks)
+        self.device = Device.find(str(parameters.get("precision", "float16")), ranks)
         rows = int(parameters.get("max_rows", 16))
         with torch.inference_mode(), _room(rows):
             self.model = _loaded(self.shape, folder / WEIGHTS, self.device, share)
@@ -127,7 +122,7 @@ class TorchRuntime:
         assert self.model.encoder is not None
         return self.model.encoder
 
-    def batch(self) -> DeviceBatch:
+    def batch(self) -> RunningBatch:
         """See Runtime. There is one, since its memory is the GPU's."""
         with torch.inference_mode(), self.device.on(self.device.steps):
             self.running.clear()
