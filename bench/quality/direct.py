@@ -56,13 +56,13 @@ class Direct:
 
     def _engine(self, arrays: Arrays, streaming: bool) -> Iterator[Arrays]:
         listener = Collected()
-        job, wanted = parse(arrays, listener, self.graphs.facts)
+        job = parse(arrays, listener, self.graphs.facts)
         self.scheduler.submit(job)
         beams = listener.wait(600)
         yield (
             {"cross_attention": listener.attention[None]}
             if listener.attention is not None
-            else Answers(wanted, job).finish(beams)
+            else Answers(job).finish(beams)
         )
 
     def transcribe(self, arrays: Arrays, wanted: set[str]) -> Arrays:

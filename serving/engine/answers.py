@@ -16,38 +16,27 @@ from .jobs import Job
 from .sampling import Hypothesis, begun
 
 
-@dataclass(frozen=True)
-class WantedOutputs:
-    """The optional outputs that a request asks for."""
-
-    log_probs: bool = False
-    logits: bool = False
-    sequences: int = 1
-    prompt: tuple[int, ...] = ()
-    exclude_prompt: bool = True
-
-
-def outputs(beams: Sequence[Hypothesis], wanted: WantedOutputs, first: int = 0) -> dict[str, NDArray[Any]]:
+def outputs(beams: Sequence[Hypothesis], job: Job, first: int = 0) -> dict[str, NDArray[Any]]:
     """Make the arrays of one response: output_ids int32 [1, beams, longest], sequence_length int32 [1,
     beams], and the requested optional outputs.
 
     With `first`, only tokens from there on.
     """
-    beams = beams[: wanted.sequences]
-    prompt = () if wanted.exclude_prompt else wanted.prompt
+    beams = beams[: job.sequences]
+    prompt = () if job.exclude_prompt else job.prompt
     rows = [(*prompt, *beam.ids[first:]) for beam in beams]
     longest = max([len(row) for row in rows] + [1])
     arrays: dict[str, NDArray[Any]] = {
         "output_ids": np.array([[*row, *[0] * (longest - len(row))] for row in rows], np.int32)[None],
         "sequence_length": np.array([[len(row) for row in rows]], np.int32),
     }
-    if wanted.log_probs:
+    if job.log_probs:
         arrays["cum_log_probs"] = np.array([[beam.cum_log_prob for beam in beams]], np.float32)
         chosen = [[*[0.0] * len(prompt), *beam.log_probs[first:]] for beam in beams]
         arrays["output_log_probs"] = np.array(
             [[*row, *[0.0] * (longest - len(row))] for row in chosen], np.float32
         )[None]
-    if wanted.logits:
+    if job.sampling.keep_logits:
         arrays["generation_logits"] = _logits([beam.logits[first:] for beam in beams])
     return arrays
 
@@ -68,21 +57,15 @@ class Answers:
     it is none.
     """
 
-    wanted: WantedOutputs
     job: Job
     sent: int = field(default=0, init=False)
-
-    def __post_init__(self) -> None:
-        self.growing = self.job.streaming and self.job.sampling.beam_width == 1
-        if self.job.streaming:
-            self.wanted = replace(self.wanted, exclude_prompt=True)
 
     def update(self, beams: Sequence[Hypothesis]) -> dict[str, NDArray[Any]] | None:
         """Return output tensors after tokens of a streaming request, as in the engine's config.pbtxt; None
         if there is nothing to send yet.
         """
-        if not self.growing:
-            return outputs(beams, self.wanted)
+        if self.job.sampling.beam_width > 1:
+            return outputs(beams, self.job)
         best, first = beams[0], self.sent
         ready = len(best.ids) - begun(best.ids, self.job.sampling.stop_words)
         if ready <= first:
@@ -94,7 +77,7 @@ class Answers:
                     best, ids=best.ids[:ready], log_probs=best.log_probs[:ready], logits=best.logits[:ready]
                 )
             ],
-            self.wanted,
+            self.job,
             first,
         )
 
@@ -113,5 +96,5 @@ class Answers:
         float16 [1, heads, steps, encoder positions] of the best sequence: one step for each generated id,
         including those that ended the text.
         """
-        arrays = outputs(beams, self.wanted, self.sent)
+        arrays = outputs(beams, self.job, self.sent)
         return arrays if self.job.seen is None else arrays | {"cross_attention": self.job.seen()[None]}

@@ -86,7 +86,7 @@ class EngineReply:
         self._call(partial(self._close, make))
 
     def _call(self, send: Callable[[], None]) -> None:
-        if self.answers and self.answers.job.streaming and not self.answers.wanted.logits:
+        if self.answers and self.answers.job.streaming and not self.answers.job.sampling.keep_logits:
             self.sending.submit(send)
         else:
             send()
@@ -157,10 +157,10 @@ class Endpoint:
             self.scheduler.drop(name)
             reply.end()
             return
-        job, wanted = parse(
+        job = parse(
             inputs, reply, self.runtime.facts, name, exclude_prompt=self.exclude_prompt, guides=self.guides
         )
-        reply.answers = Answers(wanted, job)
+        reply.answers = Answers(job)
         job.trace = self.scheduler.spans.parent(request)
         self.scheduler.submit(job)
 

@@ -19,7 +19,6 @@ from conch.bundle import EngineFacts
 from ..arrays import T, finite, scalar, text_of
 from ..audio.log_mel import HOP
 from ..errors import BadRequest
-from .answers import WantedOutputs
 from .guidance import Guide, Guides
 from .jobs import Job, Listener
 from .sampling import Sampling, TimestampRules
@@ -275,21 +274,14 @@ def stops(inputs: Arrays, request_id: str) -> bool:
     return True
 
 
-def _wanted(inputs: Arrays, sampling: Sampling, prompt: tuple[int, ...], *, exclude: bool) -> WantedOutputs:
-    """Return which optional outputs the request asks for."""
+def _sequences(inputs: Arrays, beams: int) -> int:
+    """Return how many of the beams the request asks for."""
     sequences = _within(inputs, "num_return_sequences", 0, 0, 1 << 20)
-    if sequences > sampling.beam_width:
+    if sequences > beams:
         raise BadRequest(
-            f"num_return_sequences is {sequences}, beam_width {sampling.beam_width}; raise beam_width to "
-            "at least the same"
+            f"num_return_sequences is {sequences}, beam_width {beams}; raise beam_width to at least the same"
         )
-    return WantedOutputs(
-        scalar(inputs, "return_log_probs", False),
-        sampling.keep_logits,
-        sequences or sampling.beam_width,
-        prompt,
-        exclude,
-    )
+    return sequences or beams
 
 
 def parse(
@@ -300,7 +292,7 @@ def parse(
     *,
     exclude_prompt: bool = False,
     guides: Guides | None = None,
-) -> tuple[Job, WantedOutputs]:
+) -> Job:
     """Make a job from one request's arrays (each with a leading dimension of 1). `exclude_prompt` is the
     default for decoder-only models whose request does not say whether to repeat the prompt. `guides` has the
     engine's tokenizer.
@@ -321,8 +313,7 @@ def parse(
     # As TensorRT-LLM does (GenericLlmRequest::validate): what does not fit after the prompt is not asked
     # for.
     sampling = replace(sampling, max_tokens=min(sampling.max_tokens, max(facts.positions - len(prompt), 0)))
-    exclude = encoder or scalar(inputs, "exclude_input_in_output", exclude_prompt)
-    wanted = _wanted(inputs, sampling, prompt, exclude=exclude)
+    sequences = _sequences(inputs, sampling.beam_width)
     streaming, align, attend = (
         scalar(inputs, name, False)
         for name in ("streaming", "return_cross_attention", "return_step_attention")
@@ -332,4 +323,6 @@ def parse(
     job = Job(
         prompt, sampling, listener, source, streaming, request_id, align, attend, table=table, guide=guide
     )
-    return job, wanted
+    job.log_probs, job.sequences = scalar(inputs, "return_log_probs", False), sequences
+    job.exclude_prompt = encoder or streaming or scalar(inputs, "exclude_input_in_output", exclude_prompt)
+    return job

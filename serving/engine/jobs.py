@@ -82,6 +82,9 @@ class Job:
         stopped: the request was cancelled
         table: see Row
         guide: grammar that the text must follow
+        log_probs: return log probabilities of the ids
+        sequences: how many of the beams to return
+        exclude_prompt: return the generated ids only, as streams always do
     """
 
     prompt: tuple[int, ...]
@@ -95,6 +98,9 @@ class Job:
     stopped: bool = False
     table: NDArray[Any] | None = None
     guide: Guide | None = None
+    log_probs: bool = False
+    sequences: int = 1
+    exclude_prompt: bool = True
     memory: Memory | None = None
     choice: Sampling | None = None
     strategy: Strategy = field(init=False)

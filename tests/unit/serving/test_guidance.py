@@ -79,9 +79,9 @@ def test_texts_follow(engine: tuple[Runtime, Path], kind: str, guide: str, holds
     scheduler, listeners = Scheduler(running), [Collected() for _ in range(12)]
     scheduler.start()
     for seed, listener in enumerate(listeners):
-        scheduler.submit(parse(asked(kind, guide, seed), listener, running.facts, guides=guides)[0])
+        scheduler.submit(parse(asked(kind, guide, seed), listener, running.facts, guides=guides))
     free = Collected()
-    scheduler.submit(parse(PLAIN, free, running.facts)[0])
+    scheduler.submit(parse(PLAIN, free, running.facts))
     texts = [tokenizer.decode(list(listener.wait(60)[0].ids)).strip() for listener in listeners]
     free.wait(60)
     scheduler.stop()
@@ -123,7 +123,7 @@ def test_a_grammar_that_leaves_nothing_is_an_error(engine: tuple[Runtime, Path])
         token for token in range(running.facts.vocabulary) if tokenizer.decode([token]).strip()[:1] == "z"
     ]
     words = np.array([[first, [*range(1, len(first) + 1)]]], np.int32)
-    job, _ = parse(
+    job = parse(
         asked("regex", "z", 1, bad_words_list=words), refused := Collected(), running.facts,
         guides=Guides(folder, running.facts),
     )  # fmt: skip

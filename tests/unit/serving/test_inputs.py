@@ -87,7 +87,7 @@ def test_what_is_asked_for_arrives() -> None:
     input_lengths.
     """
     words = np.array([[[1, 2, 3, -1], [1, 3, -1, -1]]], np.int32)
-    job, wanted = parse(
+    job = parse(
         arrays(
             bad_words_list=words,
             input_lengths=np.array([60], np.int32),
@@ -100,7 +100,7 @@ def test_what_is_asked_for_arrives() -> None:
     assert job.sampling.bad_words == ((1,), (2, 3))
     assert job.source is not None
     assert job.source.shape == (60, 80)
-    assert (job.sampling.beam_width, wanted.sequences) == (4, 2)
+    assert (job.sampling.beam_width, job.sequences) == (4, 2)
 
 
 def test_stop_names_a_request() -> None:
@@ -114,7 +114,7 @@ def test_stop_names_a_request() -> None:
 
 def test_what_does_not_fit_behind_the_prompt_is_not_asked_for() -> None:
     """As TensorRT-LLM clamps max_new_tokens."""
-    job, _ = parse(arrays(request_output_len=np.array([100_000], np.int32)), Collected(), FACTS)
+    job = parse(arrays(request_output_len=np.array([100_000], np.int32)), Collected(), FACTS)
     assert job.sampling.max_tokens == FACTS.positions - 2
 
 
@@ -125,7 +125,7 @@ def test_samples_are_filled_with_silence() -> None:
         audio_samples=np.ones((1, 200), np.float32),
         input_lengths=np.array([[4]], np.int32),
     )
-    job, _ = parse(sent, Collected(), LISTENS)
+    job = parse(sent, Collected(), LISTENS)
     assert job.source is not None
     assert job.source.dtype == np.float32
     assert job.source.tolist() == [1.0] * 200 + [0.0] * 440
@@ -165,7 +165,7 @@ TABLE: dict[str, Any] = {
 
 
 def test_a_table_goes_into_the_job_and_stops_nothing() -> None:
-    job, _ = parse(TABLE, Collected(), LOOKS)
+    job = parse(TABLE, Collected(), LOOKS)
     np.testing.assert_array_equal(job.table, TABLE["prompt_embedding_table"][0])
     assert job.stopped is False
 

@@ -247,7 +247,7 @@ def inputs(
 
 def answers(engine: Runtime, asked: Sequence[dict[str, NDArray[Any]]], rows: int) -> list[list[int]]:
     """All of them by one scheduler of so many rows."""
-    jobs = [parse(arrays, Collected(), engine.facts)[0] for arrays in asked]
+    jobs = [parse(arrays, Collected(), engine.facts) for arrays in asked]
     return engines.answers(engine, jobs, max_rows=rows)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.engine.answers import Answers, WantedOutputs
+from serving.engine.answers import Answers
 from serving.engine.collected import Collected
 from serving.engine.endpoint import EngineReply
 from serving.engine.jobs import Job, Limits
@@ -196,11 +196,11 @@ def test_where_each_step_looked_is_asked_for_once(beams: int) -> None:
     plain, asking = submitted(scheduler, prompt=(1,)), submitted(scheduler, beams=beams, attend=True)
     with started(scheduler):
         assert [length(one) for one in (asking, plain)] == [TOKENS] * 2
-    found = Answers(WantedOutputs(), asking).finish(asking.listener.beams)["cross_attention"]
+    found = Answers(asking).finish(asking.listener.beams)["cross_attention"]
     assert found.dtype == np.float16
     assert found.tolist() == [[[[1.0 + step] for step in range(TOKENS)]]]
     assert [each for each in engine.asked if each[0] == "look"] == [("look", TOKENS)]
-    assert "cross_attention" not in Answers(WantedOutputs(), plain).finish(plain.listener.beams)
+    assert "cross_attention" not in Answers(plain).finish(plain.listener.beams)
 
 
 @pytest.mark.parametrize("beams", [1, 3])
@@ -339,7 +339,7 @@ def test_an_answered_request_leaves_no_memory(streaming: bool) -> None:
     sending = ThreadPoolExecutor(1)
     reply, scheduler = EngineReply(request, UTILS, sending), Scheduler(Engine())
     job = Job((1, 2), Sampling(max_tokens=TOKENS, end_id=-1), reply, np.zeros(1), streaming=streaming)
-    reply.answers, left = Answers(WantedOutputs(), job), weakref.ref(job)
+    reply.answers, left = Answers(job), weakref.ref(job)
     gc.disable()
     try:
         scheduler.submit(job)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from serving.engine.answers import Answers, WantedOutputs
+from serving.engine.answers import Answers
 from serving.engine.endpoint import EngineReply
 from serving.engine.jobs import Job
 from serving.engine.sampling import Hypothesis, Sampling
@@ -48,8 +48,8 @@ def replied(
         get_response_sender=lambda: sender, requested_output_names=tuple, parameters=lambda: parameters
     )
     reply = EngineReply(request, UTILS, sending)
-    job = Job((1, 2), Sampling(max_tokens=9, end_id=-1), reply, np.zeros(1), streaming=streaming)
-    reply.answers = Answers(WantedOutputs(logits=logits), job)
+    sampling = Sampling(max_tokens=9, end_id=-1, keep_logits=logits)
+    reply.answers = Answers(Job((1, 2), sampling, reply, np.zeros(1), streaming=streaming))
     return reply, sender, sending
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.engine.answers import Answers, WantedOutputs
+from serving.engine.answers import Answers
 from serving.engine.collected import Collected
 from serving.engine.jobs import Job
 from serving.engine.sampling import Hypothesis, Sampling
@@ -105,7 +105,7 @@ def test_a_word_that_cannot_be_written_stops_nothing() -> None:
 
 def answers(stop: tuple[tuple[int, ...], ...]) -> Answers:
     sampling = Sampling(10, 49, stop_words=stop)
-    return Answers(WantedOutputs(log_probs=True), Job((1,), sampling, Collected(), streaming=True))
+    return Answers(Job((1,), sampling, Collected(), streaming=True, log_probs=True))
 
 
 def said(arrays: dict[str, np.ndarray] | None) -> list[int]:

@@ -34,13 +34,11 @@ class Facade:
     def engine(self, arrays: Arrays, streaming: bool) -> Iterator[Arrays]:
         self.asked.append(set(arrays))
         listener = Collected()
-        job, wanted = parse(arrays, listener, self.scheduler.runtime.facts)
+        job = parse(arrays, listener, self.scheduler.runtime.facts)
         self.scheduler.submit(job)
         beams = listener.wait(60)
         attention = listener.attention
-        yield (
-            Answers(wanted, job).finish(beams) if attention is None else {"cross_attention": attention[None]}
-        )
+        yield (Answers(job).finish(beams) if attention is None else {"cross_attention": attention[None]})
 
     def words(self, wave: np.ndarray, prefix: bytes = PREFIX, **inputs: np.ndarray) -> Arrays:
         arrays = {
