@@ -285,9 +285,6 @@ class _Part(io.RawIOBase):
         self.at = max(0, offset + (0, self.at, self.size)[whence])
         return self.at
 
-    def tell(self) -> int:
-        return self.at
-
     def close(self) -> None:
         self.file.close()
         super().close()

@@ -54,7 +54,7 @@ class Transformers:
         """Return the ids of a clip, samples [n], after a prompt. With timestamps, Whisper's rules for them
         are transformers', too.
         """
-        vocabulary, facts = self.whisper.vocabulary, self.whisper
+        vocabulary, facts = self.whisper.vocabulary, self.whisper.facts
         prompt = list(vocabulary.prompt(prefix, facts.positions).ids)
         config = GenerationConfig(
             num_beams=beams,
@@ -64,7 +64,7 @@ class Transformers:
             pad_token_id=vocabulary.end,
             decoder_start_token_id=vocabulary.start,
         )
-        rules = [SuppressTokensLogitsProcessor(facts.suppress)] if facts.suppress else []
+        rules = [SuppressTokensLogitsProcessor(list(facts.suppress))] if facts.suppress else []
         if vocabulary.no_timestamps not in prompt:
             config.no_timestamps_token_id = vocabulary.no_timestamps
             config.max_initial_timestamp_index = 50

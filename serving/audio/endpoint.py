@@ -73,4 +73,4 @@ class SpeechEndpoint(ThreadedEndpoint):
             asked = [output for flag, outputs in ASKED.items() if flag in arrays for output in outputs]
             return self.calls.engine(name, [*ALWAYS, *asked], arrays, streaming=streaming)
 
-        return untempered(call) if self.whisper.tempered else call
+        return untempered(call) if self.whisper.facts.tempered_log_probs else call

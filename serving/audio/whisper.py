@@ -66,15 +66,10 @@ class Whisper:
     """The façade of one bundle."""
 
     def __init__(self, bundle: Path) -> None:
-        facts = EngineFacts.load(bundle / ENGINE)
+        self.facts = EngineFacts.load(bundle / ENGINE)
         unpadded = load_parameters(bundle)["zero_pad"]
-        self.lengths = () if unpadded else (*facts.short_frames, FULL_FRAMES)
-        self.mels, self.positions = facts.mels, facts.positions
+        self.lengths = () if unpadded else (*self.facts.short_frames, FULL_FRAMES)
         self.vocabulary = WhisperVocabulary.load(bundle / ENGINE)
-        self.suppress, self.size = list(facts.suppress), facts.vocabulary
-        self.aligns, self.attends = facts.aligns, facts.attends
-        self.rules, self.tempered = facts.timestamp_rules, facts.tempered_log_probs
-        self.takes_samples = facts.takes_samples
 
     def transcribe(
         self, inputs: Mapping[str, NDArray[Any]], wanted: set[str], engine: Engine, *, streaming: bool
@@ -88,7 +83,7 @@ class Whisper:
         aligning = self._aligning(inputs, streaming=streaming)
         wave = self._wave(inputs)
         duration = len(wave) / RATE
-        prompt = self.vocabulary.prompt(text_of(inputs, "TEXT_PREFIX"), self.positions)
+        prompt = self.vocabulary.prompt(text_of(inputs, "TEXT_PREFIX"), self.facts.positions)
         # A text that streams cannot be taken back, and one with a temperature is another try.
         lengths = self.lengths[-1:] if streaming or _temperature(inputs) else self.lengths
         sound = self._sound(wave, lengths)
@@ -116,9 +111,11 @@ class Whisper:
         limit, more = int(request["request_output_len"].item()), 0
         if work.streaming:
             request["streaming"] = np.array([[True]])
-        if work.aligning and self.attends:
+        if work.aligning and self.facts.attends:
             # Where the last word of a text that is cut off ends is seen by the step after it.
-            more = int(scalar(request, "beam_width", 1) == 1 and len(prompt.ids) + limit < self.positions)
+            more = int(
+                scalar(request, "beam_width", 1) == 1 and len(prompt.ids) + limit < self.facts.positions
+            )
             request["return_step_attention"] = np.array([[True]])
             request["request_output_len"] = np.array([[limit + more]], np.int32)
         results = work.engine(request, work.streaming)
@@ -134,7 +131,7 @@ class Whisper:
     def _aligning(self, inputs: Mapping[str, NDArray[Any]], *, streaming: bool) -> bool:
         if not ("WORD_TIMESTAMPS" in inputs and inputs["WORD_TIMESTAMPS"].any()):
             return False
-        if not self.aligns:
+        if not self.facts.aligns:
             raise BadRequest(
                 "WORD_TIMESTAMPS is not supported by this engine, which has no cross-attention; omit it, or "
                 "use TARGET=openvino"
@@ -147,7 +144,7 @@ class Whisper:
         """Tell whether the text ends without an end timestamp, which its words can provide."""
         tokens = answer["TOKENS"].ravel()
         return (
-            self.aligns
+            self.facts.aligns
             and tokens.size > 0
             and tokens[-1] < self.vocabulary.end
             and self.vocabulary.no_timestamps not in prompt.ids
@@ -224,7 +221,7 @@ class Whisper:
             if i < self.vocabulary.no_timestamps
         ]
         ids = [*head, self.vocabulary.no_timestamps, *text, self.vocabulary.end]
-        if not text or len(ids) >= self.positions:
+        if not text or len(ids) >= self.facts.positions:
             return np.linspace(0, duration, len(text) + 1, dtype=np.float32)
         look = {
             "decoder_input_ids": np.array([ids], np.int32),
@@ -255,8 +252,8 @@ class Whisper:
         end = np.array([[self.vocabulary.end]], np.int32)
         sound: Arrays = (
             {"audio_samples": wave[None]}
-            if self.takes_samples
-            else {"encoder_input_features": log_mel(wave, self.mels, frames).astype(np.float16)[None]}
+            if self.facts.takes_samples
+            else {"encoder_input_features": log_mel(wave, self.facts.mels, frames).astype(np.float16)[None]}
         )
         return {
             **sound,
@@ -267,10 +264,10 @@ class Whisper:
         }
 
     def _choices(self, inputs: Mapping[str, NDArray[Any]], prompt: Prompt, duration: float) -> Arrays:
-        room = self.positions - len(prompt.ids)
+        room = self.facts.positions - len(prompt.ids)
         if room < 1:
             raise BadRequest(
-                f"TEXT_PREFIX has {len(prompt.ids)} tokens, this model has {self.positions} positions; "
+                f"TEXT_PREFIX has {len(prompt.ids)} tokens, this model has {self.facts.positions} positions; "
                 "shorten it"
             )
         longest = scalar(inputs, "MAX_TOKENS", min(room, ceil(FEWEST + FASTEST * duration)))
@@ -293,7 +290,7 @@ class Whisper:
         timed = self.vocabulary.no_timestamps not in prompt.ids
         return (
             {"first_timestamp": np.array([[self.vocabulary.first_timestamp]], np.int32)}
-            if timed and self.rules
+            if timed and self.facts.timestamp_rules
             else {}
         )
 
@@ -302,10 +299,10 @@ class Whisper:
         timestamps.
         """
         times = [] if self.vocabulary.no_timestamps in prompt.ids else [self.vocabulary.no_timestamps]
-        if not self.suppress and not times:
+        if not self.facts.suppress and not times:
             return {}
-        bias = np.zeros((1, self.size), np.float32)
-        bias[0, [*self.suppress, *times]] = SUPPRESSED
+        bias = np.zeros((1, self.facts.vocabulary), np.float32)
+        bias[0, [*self.facts.suppress, *times]] = SUPPRESSED
         return {"embedding_bias": bias}
 
     def _candidates(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import count, groupby
+from itertools import count, groupby, product
 from string import ascii_uppercase
 
 from ..transcript import Segment, Transcript, Word
@@ -19,11 +19,8 @@ Begins = list[tuple[int, int]]  # where in a segment's text a word begins, and t
 
 def letters() -> Iterator[str]:
     """Yield A, B, …, Z, AA, AB, …"""
-    for number in count():
-        text, rest = "", number
-        while rest >= 0:
-            text, rest = ascii_uppercase[rest % 26] + text, rest // 26 - 1
-        yield text
+    for size in count(1):
+        yield from map("".join, product(ascii_uppercase, repeat=size))
 
 
 def labels(voices: Floats, names: Sequence[str], references: Floats) -> tuple[str, ...]:

@@ -103,7 +103,7 @@ def test_plain_request(facade: Facade) -> None:
     """
     assert ask(facade)[-1]["TRANSCRIPTS"][0] == b"The red lamp."
     (call,) = facade[1].calls
-    assert call["encoder_input_features"].shape == (1, 3000, facade[0].mels)
+    assert call["encoder_input_features"].shape == (1, 3000, facade[0].facts.mels)
     assert call["decoder_input_ids"].shape == (1, 4)
     assert call["request_output_len"].item() == 90
     assert (call["encoder_output_lengths"].item(), call["input_lengths"].item()) == (1500, 3000)
@@ -173,7 +173,7 @@ def test_times_are_asked_for_by_bias(facade: Facade) -> None:
     assert answer["SEGMENT_TIMES"].tolist() == [[[0.0, pytest.approx(1.2)]]]
     assert answer["SEGMENT_SIZES"].sum() == answer["TOKENS"].size
     ask(facade, "<|startoftranscript|><|en|><|transcribe|><|notimestamps|>")
-    assert ("embedding_bias" in double.calls[1]) is bool(whisper.suppress)
+    assert ("embedding_bias" in double.calls[1]) is bool(whisper.facts.suppress)
 
 
 @pytest.mark.parametrize("streaming", [False, True])

@@ -76,7 +76,7 @@ def text() -> TextEndpoint:
 
 
 def speech(transcribe: Any = slowly) -> SpeechEndpoint:
-    whisper: Any = SimpleNamespace(transcribe=transcribe, tempered=False)
+    whisper: Any = SimpleNamespace(transcribe=transcribe, facts=EngineFacts("whisper", 8, 9, 1))
     return SpeechEndpoint(whisper, {"output": [{"name": name} for name in RESULT]}, CALLS)
 
 

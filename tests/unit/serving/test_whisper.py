@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,10 @@ class Facade:
 
     def __init__(self, bundle: Path, scheduler: Scheduler) -> None:
         self.whisper, self.scheduler, self.asked = Whisper(bundle), scheduler, list[set[str]]()
+
+    def attends(self, wanted: bool) -> None:
+        """Whether the engine tells with each step where it looked."""
+        self.whisper.facts = replace(self.whisper.facts, attends=wanted)
 
     def engine(self, arrays: Arrays, streaming: bool) -> Iterator[Arrays]:
         self.asked.append(set(arrays))
@@ -67,12 +72,12 @@ def test_times_of_words_come_with_the_text(
     for _ in range(8):
         wave = clipper.wave(clipper.speech(int(clipper.rng.uniform(3, 14) * 16000)))
         facade.asked.clear()
-        facade.whisper.attends = True
+        facade.attends(True)
         at_once = facade.words(wave, prefix, BEAM_WIDTH=width)
         assert [asked & {"return_step_attention", "return_cross_attention"} for asked in facade.asked] == [
             {"return_step_attention"}
         ]
-        facade.whisper.attends = False
+        facade.attends(False)
         again = facade.words(wave, prefix, BEAM_WIDTH=width)
         assert len(facade.asked) == 3
         assert at_once["WORD_TEXTS"].tolist() == again["WORD_TEXTS"].tolist()
@@ -100,9 +105,9 @@ def test_a_text_that_was_cut_off(facade: Facade, clipper: Clipper, prefix: bytes
         facade.asked.clear()
         found = facade.words(wave, prefix, MAX_TOKENS=most)
         assert len(facade.asked) == 1
-        facade.whisper.attends = False
+        facade.attends(False)
         other = facade.words(wave, prefix, MAX_TOKENS=most)
-        facade.whisper.attends = True
+        facade.attends(True)
         assert found["TRUNCATED"].item()
         assert found["TOKENS"].shape[1] == limit
         for name in ("TOKENS", "TRANSCRIPTS", "SEGMENT_TEXTS", "SEGMENT_SIZES", "WORD_TEXTS", "TOKEN_BYTES"):
