@@ -66,9 +66,6 @@ class Client:
     def fail(self, error: Exception) -> None:
         print(f"failed: {error!r}", flush=True)
 
-    def aligned(self, attention: Any) -> None:
-        """See Listener."""
-
 
 class Load:
     """Sends `requests` requests, `clients` at a time. `make` returns the decoder's and the encoder's input by

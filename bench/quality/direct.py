@@ -58,12 +58,7 @@ class Direct:
         listener = Collected()
         job = parse(arrays, listener, self.graphs.facts)
         self.scheduler.submit(job)
-        beams = listener.wait(600)
-        yield (
-            {"cross_attention": listener.attention[None]}
-            if listener.attention is not None
-            else Answers(job).finish(beams)
-        )
+        yield Answers(job).finish(listener.wait(600))
 
     def transcribe(self, arrays: Arrays, wanted: set[str]) -> Arrays:
         """Send one request to the façade."""

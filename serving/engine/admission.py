@@ -183,7 +183,9 @@ class Admission:
         job.source = None  # it has been read
         if job.align and job.memory is not None:
             try:
-                job.listener.aligned(self.runtime.align(job.prompt, job.memory))
+                attention = self.runtime.align(job.prompt, job.memory)
+                job.seen = lambda: attention
+                job.listener.finish([])
             except Exception as error:  # noqa: BLE001  # see above
                 job.listener.fail(error)
             return

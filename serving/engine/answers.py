@@ -94,7 +94,8 @@ class Answers:
     def finish(self, beams: Sequence[Hypothesis]) -> dict[str, NDArray[Any]]:
         """Return the output tensors of the last response; if the job was to `attend` with cross_attention,
         float16 [1, heads, steps, encoder positions] of the best sequence: one step for each generated id,
-        including those that ended the text.
+        including those that ended the text. If it was to `align`, there is nothing else: one step for each id
+        of its prompt.
         """
-        arrays = outputs(beams, self.job, self.sent)
-        return arrays if self.job.seen is None else arrays | {"cross_attention": self.job.seen()[None]}
+        seen = {} if self.job.seen is None else {"cross_attention": self.job.seen()[None]}
+        return seen if self.job.align else outputs(beams, self.job, self.sent) | seen

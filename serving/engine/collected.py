@@ -6,9 +6,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
 from .sampling import Hypothesis
 
 
@@ -18,7 +15,6 @@ class Collected:
 
     on_update: Callable[[list[Hypothesis]], None] | None = None
     beams: list[Hypothesis] = field(default_factory=list)
-    attention: NDArray[np.float16] | None = None
     error: Exception | None = None
     done: threading.Event = field(default_factory=threading.Event)
     dropped: bool = False
@@ -32,10 +28,6 @@ class Collected:
 
     def finish(self, beams: list[Hypothesis]) -> None:
         self.beams = beams
-        self.done.set()
-
-    def aligned(self, attention: NDArray[np.float16]) -> None:
-        self.attention = attention
         self.done.set()
 
     def fail(self, error: Exception) -> None:

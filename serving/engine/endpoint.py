@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ABORT_SUPPORTED, encode_error, message_of
@@ -71,9 +70,6 @@ class EngineReply:
         assert self.answers
         answers = self.answers  # dropped once the response is sent
         self._last(lambda: self._response(answers.finish(beams)))
-
-    def aligned(self, attention: NDArray[np.float16]) -> None:
-        self._last(lambda: self.pb.InferenceResponse([self.pb.Tensor("cross_attention", attention[None])]))
 
     def fail(self, error: Exception) -> None:
         self._last(partial(self._failure, error))

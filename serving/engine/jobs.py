@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, fields
 from math import inf
 from typing import Any, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 
 from conch.bundle import EngineFacts
@@ -58,11 +57,7 @@ class Listener(Protocol):
         ...
 
     def finish(self, beams: list[Hypothesis]) -> None:
-        """Receive the result; the last call."""
-        ...
-
-    def aligned(self, attention: NDArray[np.float16]) -> None:
-        """Receive an alignment request's result, float16 [heads, ids, encoder positions]; last call."""
+        """Receive the result, none of a job to `align`; the last call."""
         ...
 
     def fail(self, error: Exception) -> None:
@@ -76,7 +71,7 @@ class Job:
     sampling, and the listener.
 
     Attributes:
-        align: return cross-attention while reading `prompt` instead of generating tokens
+        align: return cross-attention while reading `prompt`, `seen`, instead of generating tokens
         attend: also return cross-attention of each generated id: `seen`, float16 [heads, steps, encoder
             positions], including the step that ended the text
         stopped: the request was cancelled

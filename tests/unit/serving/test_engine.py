@@ -232,11 +232,11 @@ def test_steps_tell_where_they_looked(
         scheduler.submit(job)
     for (clip, features), job in zip(speech, made, strict=False):
         ids = job.listener.wait(60)[0].ids
-        whole = Collected()
-        scheduler.submit(Job((*prompt(clip), *ids, END), Sampling(1, END), whole, features, align=True))
-        assert whole.done.wait(60)
-        assert np.allclose(whole.attention.astype(np.float32).sum(-1), 1, atol=0.02)
-        read = whole.attention[:, len(prompt(clip)) - 1 : -1]
+        whole = Job((*prompt(clip), *ids, END), Sampling(1, END), Collected(), features, align=True)
+        scheduler.submit(whole)
+        whole.listener.wait(60)
+        assert np.allclose(whole.seen().astype(np.float32).sum(-1), 1, atol=0.02)
+        read = whole.seen()[:, len(prompt(clip)) - 1 : -1]
         seen = job.seen()
         assert seen.shape == read.shape
         assert np.abs(seen.astype(np.float32) - read.astype(np.float32)).max() <= 0.02

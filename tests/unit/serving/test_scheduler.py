@@ -177,11 +177,11 @@ def test_texts_to_align_wait_for_no_row() -> None:
     engine = Engine()
     scheduler = Scheduler(engine, Limits(max_rows=1))
     waiting = [submitted(scheduler) for _ in range(3)]
-    aligned = submitted(scheduler, 1, prompt=(1, 2, 3), align=True).listener
+    aligned = submitted(scheduler, 1, prompt=(1, 2, 3), align=True)
     with started(scheduler):
-        assert aligned.done.wait(10)
+        assert aligned.listener.wait(10) == []
         assert [length(one) for one in waiting] == [TOKENS] * 3
-    assert aligned.attention is not None
+    assert Answers(aligned).finish([]).keys() == {"cross_attention"}
     read = [i for i, (what, count) in enumerate(engine.asked) if what == "read" and count]
     assert engine.asked.index(("align", 3)) < read[1]
 

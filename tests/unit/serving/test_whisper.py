@@ -41,9 +41,7 @@ class Facade:
         listener = Collected()
         job = parse(arrays, listener, self.scheduler.runtime.facts)
         self.scheduler.submit(job)
-        beams = listener.wait(60)
-        attention = listener.attention
-        yield (Answers(job).finish(beams) if attention is None else {"cross_attention": attention[None]})
+        yield Answers(job).finish(listener.wait(60))
 
     def words(self, wave: np.ndarray, prefix: bytes = PREFIX, **inputs: np.ndarray) -> Arrays:
         arrays = {
