@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from .sampling import Hypothesis
@@ -14,9 +14,7 @@ class Collected:
     """Stores the result."""
 
     on_update: Callable[[list[Hypothesis]], None] | None = None
-    beams: list[Hypothesis] = field(default_factory=list)
-    error: Exception | None = None
-    done: threading.Event = field(default_factory=threading.Event)
+    result: Future[list[Hypothesis]] = field(default_factory=Future)
     dropped: bool = False
 
     def cancelled(self) -> bool:
@@ -27,17 +25,11 @@ class Collected:
             self.on_update(beams)
 
     def finish(self, beams: list[Hypothesis]) -> None:
-        self.beams = beams
-        self.done.set()
+        self.result.set_result(beams)
 
     def fail(self, error: Exception) -> None:
-        self.error = error
-        self.done.set()
+        self.result.set_exception(error)
 
     def wait(self, seconds: float) -> list[Hypothesis]:
-        """Return the result, or raise the error."""
-        if not self.done.wait(seconds):
-            raise TimeoutError(f"no result within {seconds} s")
-        if self.error:
-            raise self.error
-        return self.beams
+        """Return the result, or raise the error, or TimeoutError."""
+        return self.result.result(seconds)

@@ -125,7 +125,7 @@ def test_short_overtakes_long(scheduler: Scheduler, speech: Speech) -> None:
     long = ask(scheduler, speech[0], 440, Begun(), min_tokens=440)
     assert long.first.wait(60)
     early = ask(scheduler, speech[0], 5).wait(60)[0].ids
-    assert not long.done.is_set()
+    assert not long.result.done()
     assert len(long.wait(60)[0].ids) == 440
     assert ask(scheduler, speech[0], 5).wait(60)[0].ids == early
 

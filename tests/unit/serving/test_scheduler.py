@@ -196,11 +196,11 @@ def test_where_each_step_looked_is_asked_for_once(beams: int) -> None:
     plain, asking = submitted(scheduler, prompt=(1,)), submitted(scheduler, beams=beams, attend=True)
     with started(scheduler):
         assert [length(one) for one in (asking, plain)] == [TOKENS] * 2
-    found = Answers(asking).finish(asking.listener.beams)["cross_attention"]
+    found = Answers(asking).finish(asking.listener.wait(0))["cross_attention"]
     assert found.dtype == np.float16
     assert found.tolist() == [[[[1.0 + step] for step in range(TOKENS)]]]
     assert [each for each in engine.asked if each[0] == "look"] == [("look", TOKENS)]
-    assert "cross_attention" not in Answers(plain).finish(plain.listener.beams)
+    assert "cross_attention" not in Answers(plain).finish(plain.listener.wait(0))
 
 
 @pytest.mark.parametrize("beams", [1, 3])
@@ -217,7 +217,7 @@ def test_a_stopped_text_says_where_it_looked(beams: int) -> None:
     late = submitted(scheduler, 60, request_id="b", attend=True)
     scheduler.drop("b")
     scheduler.release_cancelled()
-    assert late.listener.done.is_set()
+    assert late.listener.result.done()
     assert late.seen is None
 
 
