@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from ..engine.likelihood import Engine, untempered
@@ -36,8 +36,16 @@ class SpeechEndpoint(ThreadedEndpoint):
         rows = split(arrays_of(request.inputs()))
         wanted, (own, stoppable) = set(request.requested_output_names()) or self.outputs, engine_id(request)
         if not self.decoupled:
+            # The engine knows only the last request of an id, so rows are told apart.
             names = [own, *row_names(own, len(rows))]
-            self.calls.answer(sender, merge(self._all(rows, names, wanted, stoppable, sender)), wanted)
+
+            def one(row: Arrays, name: str) -> Arrays:
+                return list(self.whisper.transcribe(row, wanted, self._engine(name), streaming=False))[-1]
+
+            watched = self.stopping(sender, names if stoppable else ())
+            with watched, row_threads(len(rows)) as threads:
+                results = list(threads.map(one, rows, names))
+            self.calls.answer(sender, merge(results), wanted)
         elif len(rows) > 1:
             raise ValueError(
                 f"a stream takes one recording, WAV has {len(rows)} rows; send one request for each"
@@ -45,28 +53,6 @@ class SpeechEndpoint(ThreadedEndpoint):
         else:
             texts = self.whisper.transcribe(rows[0], wanted, self._engine(own), streaming=True)
             self.calls.stream(sender, texts, wanted, stoppable)
-
-    def _all(
-        self,
-        rows: Sequence[Arrays],
-        names: Sequence[str],
-        wanted: set[str],
-        stoppable: str | None,
-        sender: Sender,
-    ) -> list[Arrays]:
-        """Transcribe all rows at once. The engine knows only the last request of an id, so `names`
-        distinguishes rows.
-        """
-
-        def one(row: Arrays, name: str) -> Arrays:
-            return list(self.whisper.transcribe(row, wanted, self._engine(name), streaming=False))[-1]
-
-        def stop() -> None:
-            for name in names if stoppable else ():
-                self.calls.stop(name)
-
-        with self.watch.over(sender, stop), row_threads(len(rows)) as threads:
-            return list(threads.map(one, rows, names))
 
     def _engine(self, name: str) -> Engine:
         def call(arrays: Arrays, streaming: bool) -> Iterator[Arrays]:

@@ -56,12 +56,7 @@ class TextEndpoint(ThreadedEndpoint):
         if self.decoupled:
             self.calls.stream(sender, results, wanted, stoppable)
             return
-
-        def stop() -> None:
-            if stoppable:
-                self.calls.stop(stoppable)
-
-        with self.watch.over(sender, stop):
+        with self.stopping(sender, [stoppable] if stoppable else ()):
             result = next(results)
         # Not while it is watched: Triton must not be asked about what it has let go.
         self.calls.answer(sender, result, wanted)

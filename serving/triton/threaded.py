@@ -7,7 +7,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from threading import BoundedSemaphore
+
+from conch.names import ENGINE_UNARY
 
 from ..errors import QueueFull, message_of
 from .calls import BlsClient
@@ -59,6 +62,17 @@ class ThreadedEndpoint(ABC):
             self.calls.refuse(sender, error)
         finally:
             self.places.release()
+
+    def stopping(
+        self, sender: Sender, names: Iterable[str], model: str = ENGINE_UNARY
+    ) -> AbstractContextManager[None]:
+        """Stop the engine's requests `names` if the client leaves while the block runs; see Watch.over."""
+
+        def stop() -> None:
+            for name in names:
+                self.calls.stop(name, model)
+
+        return self.watch.over(sender, stop)
 
     def close(self) -> None:
         """Stop when the model is unloaded; no more requests start."""

@@ -49,12 +49,9 @@ class UnaryFace(ThreadedEndpoint):
         name, own = engine_id(request)
         # The engine knows the last request of an id only, so rows are told apart.
         names = self.rows[name] = [name, *row_names(name, len(rows))]
-
-        def stop() -> None:
-            self._end(names if own else ())
-
+        watched = self.stopping(sender, names if own else (), ENGINE)
         try:
-            with self.watch.over(sender, stop), row_threads(len(rows)) as threads:
+            with watched, row_threads(len(rows)) as threads:
                 answers = list(threads.map(partial(self._forward, request), rows, names))
         finally:
             self.rows.pop(name, None)
