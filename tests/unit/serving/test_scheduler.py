@@ -316,23 +316,11 @@ def test_a_memory_that_failed_is_its_own_request_s() -> None:
             length(bad)
 
 
-class Sender:
-    """Triton's, for one response."""
-
-    def __init__(self) -> None:
-        self.sent = threading.Event()
-
-    def is_cancelled(self) -> bool:
-        return False
-
-    def send(self, response: Any = None, flags: int = 0) -> None:
-        self.sent.set()
-
-
 @pytest.mark.parametrize("streaming", [False, True])
 def test_an_answered_request_leaves_no_memory(streaming: bool) -> None:
     """What its encoder made is freed when it is answered, not when Python looks for cycles."""
-    sender = Sender()
+    sent = threading.Event()
+    sender = SimpleNamespace(is_cancelled=lambda: False, send=lambda *_: sent.set())
     request: Any = SimpleNamespace(
         get_response_sender=lambda: sender, requested_output_names=tuple, parameters=lambda: "{}"
     )
@@ -345,7 +333,7 @@ def test_an_answered_request_leaves_no_memory(streaming: bool) -> None:
         scheduler.submit(job)
         scheduler.start()
         del job, reply
-        assert sender.sent.wait(10)
+        assert sent.wait(10)
         until = time.monotonic() + 10
         while left() is not None and time.monotonic() < until:
             time.sleep(0.01)  # the scheduler's thread lets go of it a little later
