@@ -202,9 +202,9 @@ def test_an_ordinary_client_beside_poison(target: Stack, configs: Configs) -> No
         return times
 
     before = lives(target)
-    alone, beside = run(0), run(RATE)
+    alone, under_attack = run(0), run(RATE)
     assert alone
-    assert beside
+    assert under_attack
     # Of a few dozen requests the 99th percentile is the slowest: NOISE for a machine that does other work.
-    assert np.percentile(beside, 99) <= 2 * np.percentile(alone, 99) + NOISE
+    assert np.percentile(under_attack, 99) <= 2 * np.percentile(alone, 99) + NOISE
     assert lives(target) == before

@@ -100,8 +100,8 @@ def test_databases_are_closed(client: OpenAI, store: str, engine: Engine, passwo
     for service in (*DATABASES, "gateway", "triton-0", "nginx"):
         container = engine.container(service, project)
         assert bool(container.attrs["HostConfig"]["PortBindings"]) == (service == "nginx"), service
-        said = str(container.attrs["Config"]["Env"])
-        assert not any(path.read_text("utf-8").strip() in said for path in passwords.values()), service
+        environment = str(container.attrs["Config"]["Env"])
+        assert not any(path.read_text("utf-8").strip() in environment for path in passwords.values()), service
     for service in DATABASES:
         container = engine.container(service, project)
         status = container.exec_run(["cat", "/proc/1/status"]).output.decode()
@@ -109,7 +109,7 @@ def test_databases_are_closed(client: OpenAI, store: str, engine: Engine, passwo
         assert "NoNewPrivs:\t1" in status, service
         assert container.exec_run(["touch", "/opt/written"]).exit_code != 0, service
     gateway = engine.container("gateway", project)
-    for code, said in (
+    for code, message in (
         ("import pymongo; pymongo.MongoClient('mongodb://mongo').conch.records.find_one()", "auth"),
         ("import pymilvus; pymilvus.MilvusClient('http://milvus:19530').list_collections()", "auth"),
         (
@@ -119,7 +119,7 @@ def test_databases_are_closed(client: OpenAI, store: str, engine: Engine, passwo
     ):
         done = gateway.exec_run(["python3", "-c", code])
         assert done.exit_code != 0, code
-        assert said in done.output.decode().lower(), done.output.decode()[-500:]
+        assert message in done.output.decode().lower(), done.output.decode()[-500:]
 
 
 @pytest.mark.parametrize("service", DATABASES)

@@ -29,7 +29,7 @@ KEY, ADMIN = "a-user-key", "an-admin-key"
 MOST_UPLOAD = 2_100_000
 MODELS = "mini-whisper,mini-gpt2,mini-llava,mini-clip,all-minilm-l6-v2,speakers"
 BUILDER = ROOT / ".venv/build/bin/python"
-HEARD = "minute.wav"  # what the fake microphone plays
+MICROPHONE = "minute.wav"  # what the fake microphone plays
 # Chromium reports every answer of these as an error of the page, which tells people in a sentence.
 QUIET = ("log:", "info:", "debug:", "verbose:")
 ALLOWED = "Failed to load resource: the server responded with a status of 4"
@@ -117,7 +117,7 @@ def browser() -> Iterator[Browser]:
     flags = [
         "--use-fake-ui-for-media-stream",
         "--use-fake-device-for-media-stream",
-        f"--use-file-for-fake-audio-capture={RECORDINGS / HEARD}%noloop",
+        f"--use-file-for-fake-audio-capture={RECORDINGS / MICROPHONE}%noloop",
         "--autoplay-policy=no-user-gesture-required",
         *(["--no-sandbox"] if os.getuid() == 0 else []),
     ]
@@ -149,7 +149,8 @@ def opened(browser: Browser, stack: Stack) -> Iterator[Opener]:
         )
         page = context.new_page()
         page.on(
-            "console", lambda said: found.append(said.text) if said.type in ("error", "warning") else None
+            "console",
+            lambda message: found.append(message.text) if message.type in ("error", "warning") else None,
         )
         page.on("pageerror", lambda error: found.append(str(error)))
         page.goto(f"{url or stack.url}/#{panel}")
@@ -158,7 +159,7 @@ def opened(browser: Browser, stack: Stack) -> Iterator[Opener]:
     yield open_page
     for context in contexts:
         context.close()
-    assert not [said for said in found if not said.startswith(QUIET) and ALLOWED not in said]
+    assert not [text for text in found if not text.startswith(QUIET) and ALLOWED not in text]
 
 
 def screenshot(page: Page, name: str) -> None:

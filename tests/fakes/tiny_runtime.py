@@ -34,15 +34,15 @@ class TinyRuntime(RunningBatch):
         raise NotImplementedError
 
     def batch(self) -> TinyRuntime:
-        self.said: list[int] = []
+        self.counts: list[int] = []
         return self
 
     def close(self) -> None:
         """Nothing is left."""
 
     def step(self, rows: Sequence[Row]) -> Step:
-        self.said = [0 if row.parent is None else self.said[row.parent] + 1 for row in rows]
-        best = np.array([self.ids[min(count, len(self.ids) - 1)] for count in self.said], np.int64)
+        self.counts = [0 if row.parent is None else self.counts[row.parent] + 1 for row in rows]
+        best = np.array([self.ids[min(count, len(self.ids) - 1)] for count in self.counts], np.int64)
         logits = np.full((len(rows), self.facts.vocabulary), -30, np.float32)
         logits[np.arange(len(rows)), best] = 0
         return Step(best, np.zeros(len(rows), np.float32), logits.__getitem__)

@@ -160,7 +160,7 @@ def build(given: dict[str, str], root: Path) -> None:
         }
         for value in model.graph.output
     }
-    said = {
+    facts = {
         "tensorrt": (root / "etc/tensorrt").read_text().strip(),
         "gpu": card,
         "inputs": profile(model, given),
@@ -170,7 +170,7 @@ def build(given: dict[str, str], root: Path) -> None:
     if "--timingCacheFile" in given:
         Path(given["--timingCacheFile"]).write_bytes(b"timings")
     if "--saveEngine" in given:
-        Path(given["--saveEngine"]).write_bytes(json.dumps(said).encode() + b"\n" + path.read_bytes())
+        Path(given["--saveEngine"]).write_bytes(json.dumps(facts).encode() + b"\n" + path.read_bytes())
 
 
 def usage() -> Iterator[str]:

@@ -45,10 +45,10 @@ class Server:
         """Until it is ready."""
         until = time.monotonic() + 120
         while not self.ready():
-            assert self.process and self.process.poll() is None and time.monotonic() < until, self.said()
+            assert self.process and self.process.poll() is None and time.monotonic() < until, self.output()
             time.sleep(0.1)
 
-    def said(self) -> str:
+    def output(self) -> str:
         return self.log.read_text("utf-8", "replace")[-5000:]
 
     def kill(self) -> None:

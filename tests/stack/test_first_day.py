@@ -91,7 +91,7 @@ def test_a_model_that_cannot_start_says_why_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "message"),
     [
         ("ALLOWED_ORIGINS", "example.org", "is not an origin"),
         ("PICTURE_PROXY", "proxy:3128", "is not the address of a proxy such as http://proxy:3128"),
@@ -99,10 +99,10 @@ def test_a_model_that_cannot_start_says_why_at_once(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_settings_are_one_sentence_before_anything_is_built(
-    tmp_path: Path, name: str, value: str, said: str
+    tmp_path: Path, name: str, value: str, message: str
 ) -> None:
     environment = {**portable(tmp_path / "home", PORT, "mini-whisper", 1), name: value}
     ended = process_mode("check", environment)
     assert ended.returncode == 1
-    assert said in ended.stderr
+    assert message in ended.stderr
     assert ended.stderr.count("\n") == 1

@@ -32,21 +32,21 @@ def load_plan(path):
     """`LoadPlan`: what the engine says, and its graph."""
     header, _, graph = path.read_bytes().partition(b"\n")
     try:
-        said = json.loads(header)
+        facts = json.loads(header)
     except ValueError:
         refuse("unable to create TensorRT engine: magic tag does not match")
-    if said["tensorrt"] != (ROOT / "etc/tensorrt").read_text().strip():
+    if facts["tensorrt"] != (ROOT / "etc/tensorrt").read_text().strip():
         refuse(
             "unable to create TensorRT engine: Serialization assertion stdVersionRead == "
             "serializationVersion failed.Version tag does not match"
         )
-    if said["gpu"]["compute_capability"] != compute_capability():
+    if facts["gpu"]["compute_capability"] != compute_capability():
         refuse(
             "unable to create TensorRT engine: The engine plan file is generated on an incompatible device, "
-            f"expecting compute {compute_capability()} got compute {said['gpu']['compute_capability']}, "
+            f"expecting compute {compute_capability()} got compute {facts['gpu']['compute_capability']}, "
             "please rebuild."
         )
-    return said, graph
+    return facts, graph
 
 
 def bounded(dims, least, most):

@@ -161,11 +161,11 @@ class Executor:
                 table = self.blocks.table(one.request)
             one.session = self.network.session(self.network.encode(one.request), table)
         except Exception as error:  # noqa: BLE001  # as the C++ does
-            said = (
+            message = (
                 f"Executor failed process requestId {one.id} due to the following error: Encountered an "
                 f"error when fetching new request: {error}"
             )
-            one.respond(None, None, None, True, said)
+            one.respond(None, None, None, True, message)
             return
         self.active.append(one)
         if table is not None and (reason := self._unusable(table)):
@@ -183,12 +183,12 @@ class Executor:
             return "Assertion failed: src.getSizeInBytes() == dst.getSizeInBytes()"
         return ""
 
-    def _terminate(self, said):
+    def _terminate(self, message):
         """terminateActiveRequests: all of them, whosever fault it is."""
         for one in list(self.active):
             self.active.remove(one)
             one.session.close()
-            one.respond(None, None, None, True, said)
+            one.respond(None, None, None, True, message)
 
     def _validated(self, request):
         limits, place = self.limits, "tensorrt_llm/batch_manager/llmRequest.cpp:248"
@@ -219,8 +219,8 @@ class Executor:
                 "stand-in",
             )
         if limits.reuse and request.table is not None:
-            said = "Input token extra ids must be provided when enabling kv cache reuse with prompt table"
-            check(request.extra_ids is not None, said, place)
+            message = "Input token extra ids must be provided when enabling kv cache reuse with prompt table"
+            check(request.extra_ids is not None, message, place)
         sampling = request.sampling
         check(sampling.top_p is None or sampling.top_p <= 1.0, "Incorrect sampling config", place)
         check(
@@ -229,35 +229,35 @@ class Executor:
             "Incorrect sampling config",
             place,
         )
-        said = (
+        message = (
             f"Requested beam width {sampling.beam_width} is larger than configured max beam width "
             f"{limits.max_beam_width}"
         )
         check(
             sampling.beam_width <= limits.max_beam_width,
-            said,
+            message,
             "tensorrt_llm/batch_manager/trtGptModelInflightBatching.cpp:1520",
         )
         check(sampling.beam_width == 1, "beams are not played by this stand-in", "stand-in")
-        said = "Return context logit need to build engine with gather_context_logits"
+        message = "Return context logit need to build engine with gather_context_logits"
         check(
             not request.context_logits or limits.gather_context_logits,
-            said,
+            message,
             "tensorrt_llm/executor/executorImpl.cpp:1470",
         )
-        said = "To return generation logits, gather_generation_logits must be enabled in ExecutorConfig"
+        message = "To return generation logits, gather_generation_logits must be enabled in ExecutorConfig"
         check(
             not request.generation_logits or limits.gather_generation_logits,
-            said,
+            message,
             "tensorrt_llm/executor/executorImpl.cpp:1478",
         )
-        said = (
+        message = (
             "The embedding bias shape is not as expected. Expected last dimension to be same as vocab size: "
             f"{size}."
         )
         check(
             request.bias is None or len(request.bias) == size,
-            said,
+            message,
             "tensorrt_llm/batch_manager/createNewDecoderRequests.cpp:220",
         )
         decoding = Decoding(request, size, normalize=limits.normalize)

@@ -161,7 +161,7 @@ def sampling_of(inputs):
         scalar(inputs, "seed", 0),
         scalar(inputs, "num_return_sequences"),
     )
-    for true, said in (
+    for true, message in (
         (
             0 < found.beam_width <= 1024,
             "beamWidth > 0 && beamWidth <= static_cast<SizeType32 "
@@ -178,7 +178,7 @@ def sampling_of(inputs):
             "numReturnSequences.value() > 0",
         ),
     ):
-        check(true, said, "tensorrt_llm/executor/samplingConfig.cpp:251")
+        check(true, message, "tensorrt_llm/executor/samplingConfig.cpp:251")
     return found
 
 
@@ -207,8 +207,8 @@ def prompt_tuning(row, tokens):
         return None, None
     table = row["prompt_embedding_table"]
     table = table[0] if table.ndim > 2 else table  # squeezeTensor
-    said = "Expected prompt embedding table to have shape [vocabSize, hiddenSize]"
-    check(table.ndim == 2, said, "tensorrt_llm/executor/promptTuningConfig.cpp:29")
+    message = "Expected prompt embedding table to have shape [vocabSize, hiddenSize]"
+    check(table.ndim == 2, message, "tensorrt_llm/executor/promptTuningConfig.cpp:29")
     if (told := scalar(row, "prompt_vocab_size")) not in (None, len(table)):
         raise TllmError(f"prompt_vocab_size is {told}, the table has {len(table)} rows", "stand-in")
     extra = vector(row, "prompt_table_extra_ids")
