@@ -199,14 +199,16 @@ def plain_attend_after(
     window: int = 0,
     cap: float = 0.0,
 ) -> Tensor:
-    """Compute attention.attend_after in plain torch, on a CPU."""
+    """Compute attention.attend_after in plain torch, for a CPU and for tests."""
     out, first = torch.zeros_like(q), 0
     for slot, start, count in zip(*(one.tolist() for one in where), strict=True):
         own, end = slice(first, first + count), start + count
         for kept, new in zip((keys, values), fresh, strict=True):
             kept[slot, :, start:end] = new[0, :, own]
         k, v = (kept[slot, None, :, :end] for kept in (keys, values))
-        out[:, :, own] = _attended(q[:, :, own], k, v, scale, window, cap, torch.arange(start, end))
+        out[:, :, own] = _attended(
+            q[:, :, own], k, v, scale, window, cap, torch.arange(start, end, device=q.device)
+        )
         first += count
     return out
 
