@@ -17,7 +17,7 @@ ALONE = 8  # times as many ids of prompts are read at once where no text waits f
 YIELDS, LONGEST = 0.01, 30.0
 
 
-class Admission:
+class BatchQueue:
     """Requests on their way into the running batch."""
 
     def __init__(self, runtime: Runtime, limits: Limits) -> None:
@@ -65,7 +65,7 @@ class Admission:
                 break
             share, taken = most, read + (reading.reads if reading else 0)
             if most and taken and taken + prompt > most:  # one long prompt is read at a time
-                share = self._share(job, prompt, most - taken, reading)
+                share = self._make_room(job, prompt, most - taken, reading)
                 if not share and read + prompt > most:
                     if read or not (reading and self._pauses(reading, job, prompt)):
                         break
@@ -78,10 +78,10 @@ class Admission:
                 break
         return begun
 
-    def _share(self, job: Job, prompt: int, room: int, reading: Job | None) -> int:
-        """Return how many ids of a prompt, of which so many must be read, the next step can read with those
-        of another, which leave `room`: the end of that one, or a part of it that is made smaller. The device
-        must choose all rows' ids: otherwise a GPU reads each in a pass of its own.
+    def _make_room(self, job: Job, prompt: int, room: int, reading: Job | None) -> int:
+        """Make room in the next step for a prompt, of which so many ids must be read, and return for how
+        many: `room` next to the end of another prompt, or, for a short one, a part of what is read of a long
+        one. The device must choose all rows' ids: otherwise a GPU reads each in a pass of its own.
         """
         if job.table is not None or not (all(one.choice for one in self.running) and self._chooses(job)):
             return 0

@@ -16,7 +16,7 @@ from functools import partial
 from math import isfinite
 
 from ..errors import BadRequest, QueueFull
-from .admission import Admission
+from .admission import BatchQueue
 from .jobs import DEFAULTS, Job, Limits
 from .leaving import Leaving
 from .runtime import Runtime, Step
@@ -28,7 +28,7 @@ MEASURE_SECONDS = 0.1  # between two looks at how full the batch is
 LOOK_SECONDS = 0.02  # between two checks for requests that were stopped or whose clients have left
 
 
-class Scheduler(Admission):
+class Scheduler(BatchQueue):
     """Runs jobs on one engine."""
 
     def __init__(self, runtime: Runtime, limits: Limits = DEFAULTS) -> None:
