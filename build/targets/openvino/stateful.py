@@ -255,9 +255,9 @@ def memories(layers: int) -> list[str]:
 
 def decoder_graph(decoder: Decoder) -> ov.Model:
     """Trace one decoder step."""
+    decoder.pack()
     if decoder.shape.encoder_layers:
         return _stateful_graph(decoder)
-    decoder.pack()
     shape, zeros = decoder.shape, torch.zeros(3, dtype=torch.long)
     ports = [
         ("ids", [-1], zeros),
