@@ -32,6 +32,11 @@ def refused(param: str, message: str) -> ApiError:
     return ApiError(400, f"{param} {message}", param=param, code="unsupported_value")
 
 
+def too_long(param: str, message: str) -> ApiError:
+    """Make a 400 for a text that does not fit the model, under OpenAI's code, by which clients shorten it."""
+    return ApiError(400, message, param=param, code="context_length_exceeded")
+
+
 def unknown(param: str | None, shown: str) -> ApiError:
     """Make a 400 for a field that does not exist; `shown` is its name in the message."""
     return ApiError(400, f"unknown field {shown!r}; remove it", param=param, code="unknown_parameter")

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from conch.deployment import Pool
-from conch.errors import ApiError, invalid, refused
+from conch.errors import ApiError, invalid, refused, too_long
 from conch.pictures import MOST_URL_BYTES
 from conch.tasks import end, results_of
 
@@ -24,7 +24,7 @@ from ..sse import streamed
 from ..triton import call_id
 from ..vision.fetching import data_urls
 from .calls import Call, questions
-from .chat import calling_of, first_phase, guide_of, recommended, rendered, settings_of
+from .chat import NO_TOOLS, calling_of, first_phase, guide_of, recommended, rendered, settings_of
 from .filters import Phase
 from .generator import TextDelta, stream, whole
 from .item_writer import ResponseWriter
@@ -53,6 +53,7 @@ PARAMS = {
     "stop_words": "stop",
     "image_urls": "messages",
 }
+TOO_LONG = "shorten it"  # and what those end with that are about its length
 GUIDE = "guided_decoding_guide"
 PIECES = 64  # that wait for a slow reader; their streams wait, too
 
@@ -205,7 +206,8 @@ async def _chat(
     tokens = form.max_completion_tokens or form.max_tokens or pool.positions - 1
     check(form, form.n, tokens, pool)
     check_lengths([prompt], pool, "messages")
-    written = writer(calling, first_phase(pool, prompt, guide))
+    # A structured answer is none of the calls that it may look like.
+    written = writer(NO_TOOLS if guide and not calling.forced else calling, first_phase(pool, prompt, guide))
     top = (form.top_logprobs or 0) if form.logprobs else None
     async with AsyncExitStack() as held:
         held.enter_context(services.generations.place(pool, form.n * form.beams))
@@ -213,7 +215,7 @@ async def _chat(
         fetched = data_urls(urls, hosts, "messages", most, services.settings.picture_proxy)
         pictures = await cancel_on_disconnect(request, fetched)
         asked = questions(form, [prompt], tokens, top, pictures=pictures, guide=guide)
-        guided = "tools" if calling.guide() else "response_format"
+        guided = "tools" if calling.forced else "response_format"
         work = GenerationRun(services, pool, asked, call_id(request.state.request_id), written, guided)
         return await _answer(form, request, work, held, "messages")
 
@@ -238,6 +240,8 @@ def _named(param: str) -> Iterator[None]:
         yield
     except ApiError as error:
         if error.status == 400 and error.param is None:
+            if error.message.endswith(TOO_LONG):
+                raise too_long(param, error.message) from error
             named = next((name for start, name in PARAMS.items() if error.message.startswith(start)), param)
             raise invalid(named, error.message) from error
         raise

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from conch.deployment import Pool
-from conch.errors import refused
+from conch.errors import refused, too_long
 from conch.pictures import MOST_PICTURES
 
 from ..fields import Fields, Json, Only, Text
@@ -216,7 +216,7 @@ class ChatRequest(Generation):
     max_completion_tokens: int | None = Field(None, ge=1)
     tools: Annotated[list[Tool], Field(fail_fast=True)] = Field(default_factory=list)
     tool_choice: ToolChoice | None = None
-    parallel_tool_calls: bool = False
+    parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
     reasoning_effort: Text | None = None
     chat_template_kwargs: Json | None = None  # vLLM's: what the model's chat template knows besides
@@ -323,8 +323,5 @@ def check_lengths(prompts: list[str], pool: Pool, param: str) -> None:
     most = LONGEST_TOKEN * max(pool.positions, pool.encoder_positions)
     for prompt in prompts:
         if (size := len(prompt.encode())) > most:
-            raise refused(
-                param,
-                f"has {size} bytes; {pool.model_id} reads {pool.reads} tokens, which are "
-                f"{most} bytes at most; shorten it",
-            )
+            reason = f"{pool.model_id} reads {pool.reads} tokens, which are {most} bytes at most; shorten it"
+            raise too_long(param, f"{param} has {size} bytes; {reason}")

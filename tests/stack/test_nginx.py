@@ -123,13 +123,22 @@ def test_slashes_too_many_do_no_harm(stack: Stack, path: str) -> None:
 def test_what_is_no_http_is_refused_in_the_apis_form(stack: Stack) -> None:
     """By nginx, which nobody else sees."""
     host, port = stack.url.removeprefix("http://").split(":")
-    for sent, status in ((b"GET /a b c HTTP/1.1\r\nHost: a\r\n\r\n", 400), (b"GET / HTTP/1.1\r\n\r\n", 400)):
+    chunked = b"POST /v1/models HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n\r\n"
+    for sent, status, code in (
+        (b"GET /a b c HTTP/1.1\r\nHost: a\r\n\r\n", 400, "invalid_http"),
+        (b"GET / HTTP/1.1\r\n\r\n", 400, "invalid_http"),
+        (b"TRACE /v1/models HTTP/1.0\r\nHost: localhost\r\n\r\n", 405, "method_not_allowed"),
+        (b"FOO /v1/models HTTP/1.0\r\nHost: localhost\r\n\r\n", 405, "method_not_allowed"),
+        (b"GET /v1/models HTTP/1.0\r\nHost: else.example\r\n\r\n", 403, "foreign_host"),
+        (chunked, 501, "unsupported_encoding"),
+    ):
         with socket.create_connection((host, int(port)), 10) as connection:
             connection.sendall(sent)
             answer = b"".join(iter(lambda: connection.recv(65536), b""))
         head, _, body = answer.partition(b"\r\n\r\n")
         assert int(head.split()[1]) == status
-        assert json.loads(body)["error"]["code"] == "invalid_http"
+        assert json.loads(body)["error"]["code"] == code
+        assert head.lower().count(b"x-request-id: ") == 1
     long = httpx.get(f"{stack.url}/v1/models?{'a' * 20_000}")
     assert (long.status_code, long.json()["error"]["code"]) == (431, "header_too_large")
 
