@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, inf
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -149,7 +149,6 @@ def attempt_of(result: Arrays, window: Window, options: Options, temperature: fl
         window.seconds,
         tuple(_segments(pieces, window, options, temperature, no_speech or 0.0)),
         tuple(_words(words, window, sounds.voice)) if options.words else (),
-        ceil(window.seconds * 50),
         int(result["PROMPT_TOKENS"].ravel()[0]),
         result["TOKENS"].size,
         joint_of(options.task, language),
@@ -200,7 +199,7 @@ def _segments(
             no_speech,
             temperature,
             window.start,
-            tuple(pair for pair in pairs if not TIME.fullmatch(pair[0])),
+            tuple(pair for pair in pairs if pair[0] and not TIME.fullmatch(pair[0])),
             f"{first} {piece.text}{last}",
         )
 

@@ -14,9 +14,10 @@ import numpy as np
 from av.error import FFmpegError
 from numpy.typing import NDArray
 
-from .tracks import CONTAINERS, RATE, BadMedia, Warn, decoded
+from .tracks import CONTAINERS, RATE, BadMedia, Warn, check_length, decoded
 
 __all__ = ["CONTAINERS", "RATE", "BadMedia", "blocks", "decode"]
+UNKNOWN = 0x7FFF0000  # bytes: a WAV file of an unknown length claims more
 BLOCK = 4 * RATE
 
 
@@ -90,10 +91,23 @@ def _sound(path: Path, track: int | None, warn: Warn) -> Iterator[NDArray[np.flo
 
 def _chunks(path: Path, track: int | None, warn: Warn) -> Iterator[NDArray[np.float32]]:
     """Yield what can be read directly, or else decoded."""
-    file = _plain_wav(path) if track in (None, 1) else None
-    if file is None:
-        yield from decoded(path, track, warn)
-        return
+    file, given = _plain_wav(path) if track in (None, 1) else None, 0
+    for chunk in decoded(path, track, warn) if file is None else _samples(file):
+        given += len(chunk)
+        yield chunk
+    there, claimed = path.stat().st_size, _claimed(path)
+    if there < claimed < UNKNOWN:  # FFmpeg takes what is there for the whole
+        check_length(given, given / RATE * claimed / there, warn)
+
+
+def _claimed(path: Path) -> int:
+    """Return a file's size by the header of a WAV file; 0 for others."""
+    with path.open("rb") as file:
+        head = file.read(8)
+    return int.from_bytes(head[4:], "little") + 8 if head.startswith(b"RIFF") else 0
+
+
+def _samples(file: wave.Wave_read) -> Iterator[NDArray[np.float32]]:
     with file:
         while data := file.readframes(BLOCK):
             yield np.frombuffer(data[: len(data) // 2 * 2], "<i2").astype(np.float32) / np.float32(32768)
@@ -104,13 +118,12 @@ def _plain_wav(path: Path) -> wave.Wave_read | None:
     ones.
     """
     try:
-        with path.open("rb") as whole:
-            claimed = int.from_bytes(whole.read(8)[4:], "little") + 8  # Python reads no further, FFmpeg does
         file = wave.open(str(path), "rb")  # noqa: SIM115  # its reader closes it
     except (wave.Error, EOFError, RuntimeError):  # the last where a chunk ends after the file
         return None
     form = (file.getnchannels(), file.getsampwidth(), file.getframerate())
     # A recorder that was killed leaves a length of 0, which FFmpeg reads to the end.
+    claimed = _claimed(path)  # Python reads no further, FFmpeg does
     if form == (1, 2, RATE) and claimed >= path.stat().st_size and file.getnframes():
         return file
     file.close()

@@ -45,6 +45,9 @@ OMITTED, PAUSE = 0.03, 0.2
 # As ffmpeg's own (-dts_delta_threshold, -dts_error_threshold): longer ones are discontinuities of a
 # broadcast, which a player skips, or wrong stamps.
 DISCONTINUITY, WRONG = 10.0, 30 * 3600.0
+LACKING = 0.5  # seconds that must be missing for a warning
+# Containers that declare the length of their sound, where FFmpeg neither estimates nor shortens it.
+DECLARING = {"aiff", "au", "caf", "flac", "mov", "mp4", "m4a", "matroska", "webm"}
 BREAKS = 0x0200  # AVFMT_TS_DISCONT: a format whose stamps may jump
 OGG, BEGINS = b"OggS", 0x02
 Warn = Callable[[str], None]
@@ -103,11 +106,31 @@ def _one(source: Callable[[], Any], track: int | None, warn: Warn) -> Iterator[F
                 if given:
                     why = getattr(error, "strerror", None) or "its streams change"
                     warn(f"its sound ends at {given / RATE:.1f} s with an error of the file: {why}")
+            else:
+                check_length(given, _declared(container, choices[number]), warn)
         if given:
             return
         number += 1
     if failed:
         raise failed
+
+
+def check_length(given: int, declared: float, warn: Warn) -> None:
+    """Warn of a sound that has `given` samples where its file declares more seconds."""
+    ends = given / RATE
+    if ends + LACKING < declared:
+        warn(f"its sound ends at {ends:.1f} s, of {declared:.1f} s that the file declares")
+
+
+def _declared(container: InputContainer, stream: AudioStream) -> float:
+    """Return the length that the file declares, in seconds; 0 where it is unknown, estimated (mp3) or that of
+    a film's pictures.
+    """
+    if not set(container.format.name.split(",")) & DECLARING:
+        return 0.0
+    if stream.duration is not None and stream.time_base is not None:
+        return float(stream.duration * stream.time_base)
+    return (container.duration or 0) / av.time_base if len(container.streams) == 1 else 0.0
 
 
 def _ranked(container: InputContainer, track: int | None) -> list[AudioStream]:

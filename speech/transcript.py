@@ -68,7 +68,6 @@ class Transcript:
     duration: float = 0.0
     segments: tuple[Segment, ...] = ()
     words: tuple[Word, ...] = ()
-    audio_tokens: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
     joint: str = " "
@@ -102,7 +101,6 @@ def joined(parts: Sequence[Transcript]) -> Transcript:
         sum(part.duration for part in parts),
         tuple(segment for part in parts for segment in part.segments),
         tuple(word for part in parts for word in part.words),
-        sum(part.audio_tokens for part in parts),
         sum(part.prompt_tokens for part in parts),
         sum(part.output_tokens for part in parts),
         joint,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from math import ceil
 from typing import Any
 
 from fastapi import Response
@@ -183,7 +184,7 @@ def done(transcript: Transcript, *, log_probs: bool) -> dict[str, Any]:
     """Make the last event: the whole text and usage. An audio token is 20 ms, as Whisper's encoder outputs
     them.
     """
-    audio, text = transcript.audio_tokens, transcript.prompt_tokens
+    audio, text = ceil(transcript.duration * 50), transcript.prompt_tokens
     return {
         "type": "transcript.text.done",
         "text": transcript.text,

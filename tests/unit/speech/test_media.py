@@ -50,7 +50,9 @@ def test_wav_as_ffmpeg_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     path.write_bytes(data)
     expected = by_ffmpeg(path)
     monkeypatch.setattr(media, "decoded", None)
-    ours = heard(path)
+    told = list[str]()
+    ours = np.concatenate(list(blocks(path, max_seconds=60, time_limit=60, warn=told.append)))
+    assert bool(told) == (damage in ("cut", "odd")), told
     assert len(expected) > 30_000
     assert ours.dtype == np.float32
     np.testing.assert_array_equal(ours, expected)

@@ -217,6 +217,27 @@ def test_a_chained_file_that_was_cut_in_its_last_stream(tmp_path: Path) -> None:
     assert told
 
 
+@pytest.mark.parametrize("form", ["flac", "webm", "mp3"])
+def test_a_file_that_was_cut_is_named(tmp_path: Path, form: str) -> None:
+    """Where it declares its length, which an MP3 file does not."""
+    path = tmp_path / f"a.{form}"
+    codec = {"webm": "libopus", "mp3": "libmp3lame"}.get(form, form)
+    with av.open(str(path), "w") as file:
+        stream = file.add_stream(codec, rate=48_000, layout="mono")
+        assert isinstance(stream, av.AudioStream)
+        frame = AudioFrame.from_ndarray(tone(4, rate=48_000)[None], format="fltp", layout="mono")
+        frame.sample_rate = 48_000
+        file.mux(stream.encode(frame))
+        file.mux(stream.encode(None))
+    told = list[str]()
+    whole = sound(path, warn=told.append)
+    assert abs(len(whole) / RATE - 4) < 0.2 and not told
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    cut = sound(path, warn=told.append)
+    ends = f"its sound ends at {len(cut) / RATE:.1f} s, of 4.0 s that the file declares"
+    assert told == ([] if form == "mp3" else [ends])
+
+
 def test_packets_without_sound_cost_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file of damaged packets is looked at once, not once for each of them."""
     empty = np.zeros(0, np.float32)
