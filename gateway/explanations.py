@@ -43,9 +43,15 @@ def fault(rows: Sequence[Row], value: Any) -> Fault:
     """Choose the fault to tell among pydantic's findings about `value`: the first one, and where a value may
     be of several types, the one inside the type that it has.
     """
+    rows = [row for row in rows if not _counted_without_faulty(row)]
     broken = [row for row in rows if row["type"] == "string_unicode"]  # perhaps of a key, which has no place
     chosen = broken[:1] or _chosen(rows, value, 0)
     return Fault(chosen, _path(chosen[0], value))
+
+
+def _counted_without_faulty(row: Row) -> bool:
+    """Tell whether a list is too short only because pydantic left out an item that it found wrong."""
+    return row["type"] == "too_short" and bool(len(row["input"]) >= row["ctx"]["min_length"])
 
 
 def explained(rows: Sequence[Row]) -> str:

@@ -27,6 +27,9 @@ LONGEST = 1 << 18  # characters of a guide
 LAYOUT: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
+COERCE = ". Enable 'coerce_one_of' option to approximate oneOf with anyOf"  # what no client can do
+
+
 class Guide:
     """The state of one request's grammar."""
 
@@ -96,13 +99,31 @@ def _grammar(kind: str, text: str) -> str:
     if kind == "ebnf_grammar":
         return str(LLMatcher.grammar_from_lark(any_to_lark(text)))
     schema: Any = json.loads(text) if kind == "json_schema" else {"type": "object"}
+    _check_counts(schema)
     return str(LLMatcher.grammar_from_json_schema(schema, overrides=LAYOUT))
+
+
+def _check_counts(schema: Any) -> None:
+    """Refuse a least number of properties whose names are free: llguidance counts one name twice, JSON's
+    readers do not.
+
+    Raises:
+        ValueError: the schema has such an object.
+    """
+    parts = schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
+    for part in parts:
+        _check_counts(part)
+    least = schema.get("minProperties") if isinstance(schema, dict) else None
+    if not isinstance(least, int) or schema.get("additionalProperties", True) is False:
+        return
+    if least > len(schema.get("required", [])):
+        raise ValueError("minProperties of names that are free is not supported; name the properties")
 
 
 def _first(error: str) -> str:
     """Return the error's first sentence, and what a reader of regular expressions found, without the quoted
     grammar.
     """
-    first, *others = error.splitlines() or [""]
+    first, *others = error.replace(COERCE, ": use anyOf").splitlines() or [""]
     found = [line.removeprefix("error:") for line in others if line.startswith("error:")]
     return " ".join("".join([first, *found[:1]]).split())

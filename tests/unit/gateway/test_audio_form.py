@@ -133,6 +133,11 @@ def test_names_of_other_servers() -> None:
             "timestamp_granularities[]",
             "",
         ),
+        (
+            {"timestamp_granularities[]": "words", "response_format": "verbose_json"},
+            "timestamp_granularities[]",
+            "must be 'word' or 'segment', not \"words\"",
+        ),
         ({"include[]": "all"}, "include[]", ""),
         ({"include": "logprobs", "include[]": "logprobs"}, "include[]", ""),
         ({"keywords[]": "<|en|>"}, "keywords", ""),

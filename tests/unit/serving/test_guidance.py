@@ -89,6 +89,9 @@ def test_texts_follow(engine: tuple[Runtime, Path], kind: str, guide: str, holds
     assert len(set(texts)) > 3
 
 
+ONE_OF = json.dumps({"oneOf": [{"properties": {name: {"type": "string"}}} for name in "ab"]})
+
+
 @pytest.mark.parametrize(
     ("kind", "guide", "more", "says"),
     [
@@ -97,6 +100,8 @@ def test_texts_follow(engine: tuple[Runtime, Path], kind: str, guide: str, holds
         ("json_schema", "[]", {}, "guided_decoding_guide: Expecting object schema"),
         ("regex", "(", {}, "guided_decoding_guide: .*invalid regex.*unclosed group"),
         ("json_schema", '{"type": "string", "pattern": "(?=a)"}', {}, "look-ahead .* is not supported"),
+        ("json_schema", ONE_OF, {}, "oneOf constraints are not supported: use anyOf$"),
+        ("json_schema", '{"minProperties": 2}', {}, "minProperties of names that are free is not supported"),
         ("ebnf_grammar", "root ::= (", {}, "guided_decoding_guide: "),
         ("yaml", "a", {}, "guided_decoding_guide_type is 'yaml'; this engine knows json"),
         ("", "a", {}, "guided_decoding_guide_type is ''"),
