@@ -13,5 +13,6 @@ LONGEST = (
     "longest_row"  # a parameter of a Triton model: the most of a size that its configuration leaves open
 )
 PICTURE_URLS = ("image_url_input", "image_urls")  # inputs of TEXT that hold whole pictures as text
+BYTES = "bytes:"  # begins the text of a token that is part of a character, followed by \x and hex digits
 RANK_MODULE = "serving.engine.torch.ranks"  # a process of the torch engine for each further GPU
 AT_ONCE = "x-conch-at-once"  # a header of KServe requests: do not wait for a server that restarts

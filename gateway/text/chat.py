@@ -21,7 +21,7 @@ from conch.errors import refused
 from ..fields import Fields
 from .filters import ANSWER, THINK, Phase
 from .schema import ChatRequest, Message, TextPart
-from .tools import ARGUMENTS, ID_LENGTH, MOST_TOOLS, OPEN, Calling, NamedTool
+from .tools import ARGUMENTS, ID_LENGTH, MOST_TOOLS, OPEN, AllowedTools, Calling, NamedTool
 
 Asked = TypeVar("Asked", bound=Fields)
 NO_TOOLS = Calling()
@@ -126,8 +126,8 @@ def calling_of(form: ChatRequest, pool: Pool) -> Calling:
     Raises:
         ApiError: 400 with `param`.
     """
-    template, choice = template_of(pool), form.tool_choice
-    names = [tool.function.name for tool in form.tools]
+    template, choice, tools = template_of(pool), form.tool_choice, form.tools
+    names = [tool.function.name for tool in tools]
     if names and not template.tools:
         raise refused("tools", f"are not supported: {pool.model_id} does not support tools; omit them")
     if len(names) > MOST_TOOLS:
@@ -136,10 +136,14 @@ def calling_of(form: ChatRequest, pool: Pool) -> Calling:
         raise refused("tools", f"has two functions named {twice}; give each a name of its own")
     if choice not in (None, "none", "auto") and not names:
         raise refused("tool_choice", "needs tools; send some, or omit it")
-    if isinstance(choice, NamedTool) and choice.function.name not in names:
-        reason = f"names {choice.function.name}, which is not among tools: {', '.join(names)}"
+    allowed = choice.allowed_tools.tools if isinstance(choice, AllowedTools) else []
+    named = [tool.function.name for tool in ([choice] if isinstance(choice, NamedTool) else allowed)]
+    if lacking := [name for name in named if name not in names]:
+        reason = f"names {lacking[0]}, which is not among tools: {', '.join(names)}"
         raise refused("tool_choice", reason)
-    return Calling(tuple(form.tools), choice or "auto", form.parallel_tool_calls, template.key)
+    if isinstance(choice, AllowedTools):
+        choice, tools = choice.allowed_tools.mode, [tool for tool in tools if tool.function.name in named]
+    return Calling(tuple(tools), choice or "auto", form.parallel_tool_calls, template.key)
 
 
 def guide_of(form: ChatRequest, calling: Calling, pool: Pool) -> tuple[str, str] | None:
@@ -185,6 +189,28 @@ def _row(message: Message, template: ChatTemplate, *, looks: bool) -> dict[str, 
     }
 
 
+def _answered(messages: Sequence[Message]) -> list[Message]:
+    """Return messages with the results of calls in the order of the calls, since templates write results
+    without ids.
+
+    Raises:
+        ApiError: 400 for the result of a call that no message has.
+    """
+    found, order, known, first = list[Message](), dict[str, int](), set[str](), 0
+    for message in messages:
+        found.append(message)
+        if message.role != "tool":
+            order = {call.id: n for n, call in enumerate(message.tool_calls)}
+            known |= order.keys()
+            first = len(found)
+            continue
+        if message.tool_call_id not in known:
+            reason = f"have a result of the call {message.tool_call_id!r:.80}, which no message before it has"
+            raise refused("messages", f"{reason}; send the id of a call")
+        found[first:] = sorted(found[first:], key=lambda one: order.get(one.tool_call_id or "", len(order)))
+    return found
+
+
 def _short(name: str) -> str:
     """Map an id of another server to ID_LENGTH letters and digits, always the same."""
     plain = len(name) == ID_LENGTH and name.isascii() and name.isalnum()
@@ -221,7 +247,7 @@ def rendered(
         ApiError: 400 if the model's template refuses the messages.
     """
     template, looks = template_of(pool), "pictures" in pool.capabilities
-    rows = [_row(message, template, looks=looks) for message in messages]
+    rows = [_row(message, template, looks=looks) for message in _answered(messages)]
     if own := [name for name in settings or {} if name in OWN]:
         raise refused("chat_template_kwargs", f"must not have {own[0]}, which the request itself says")
     variables = {**(pool.chat.specials if pool.chat else {}), **(settings or {})}

@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import Any
 
 from conch.deployment import Pool
-from conch.names import TEXT
+from conch.names import BYTES, TEXT
 
 from ..triton import Arrays, Triton
 from .calls import Call, arrays
@@ -23,6 +23,17 @@ class Token:
     text: str
     log_prob: float
     top: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def raw(self) -> bytes:
+        """Return its bytes."""
+        return bytes_of(self.text)
+
+
+def bytes_of(text: str) -> bytes:
+    """Return the bytes of a token, which may be part of a character (serving/text/tokens.py)."""
+    hexadecimal = text.removeprefix(BYTES).replace("\\x", "")
+    return bytes.fromhex(hexadecimal) if text.startswith(f"{BYTES}\\x") else text.encode()
 
 
 @dataclass(frozen=True)
@@ -65,7 +76,7 @@ def _piece(pool: Pool, question: Call, result: Arrays, i: int, text: str) -> Tex
     cut = count >= _room(pool, question, read) and not ending.stopped
     return TextDelta(
         shown,
-        _within(tokens, len(shown)) if ending.stopped else tokens,
+        _within(tokens, len(shown.encode())) if ending.stopped else tokens,
         "length" if cut else "stop",
         read,
         count,
@@ -79,8 +90,8 @@ def _room(pool: Pool, question: Call, read: int) -> int:
 
 
 def _within(tokens: Sequence[Token], length: int) -> tuple[Token, ...]:
-    """Return the tokens that start in the first `length` characters of their text."""
-    begins = accumulate((len(token.text) for token in tokens), initial=0)
+    """Return the tokens that start in the first `length` bytes of their text."""
+    begins = accumulate((len(token.raw) for token in tokens), initial=0)
     return tuple(token for token, begin in zip(tokens, begins, strict=False) if begin < length)
 
 
@@ -119,7 +130,7 @@ async def stream(
     fields = {**question, "stream": True}
     ending, read, written = StopSequenceFilter(question.get("stop_words", ())), 0, 0
     held = list[Token]()  # tokens whose text is held back
-    ahead = 0  # characters of text that were shown beyond the tokens'
+    ahead = 0  # bytes of text that were shown beyond the tokens'
     async with aclosing(triton.stream(pool, f"{TEXT}_stream", fields, request_id)) as events:
         async for event in events:
             read = int(event.get("num_input_tokens", read))
@@ -127,8 +138,9 @@ async def stream(
             text = ending.add(str(event["text_output"]))
             rows = (_list(event, name) for name in _about_tokens(question))
             held += _tokens(int(event.get("output_lengths", 0)), *rows)
-            tokens = _within(held, ahead + len(text)) if ending.stops else tuple(held)
-            ahead += len(text) - sum(len(token.text) for token in tokens)
+            size = len(text.encode())
+            tokens = _within(held, ahead + size) if ending.stops else tuple(held)
+            ahead += size - sum(len(token.raw) for token in tokens)
             held = held[len(tokens) :]
             if text or tokens:
                 yield TextDelta(text, tokens)

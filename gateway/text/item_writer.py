@@ -11,7 +11,7 @@ from typing import Any
 
 from .filters import Phase, ReasoningFilter
 from .generator import TextDelta
-from .items import ResponseRequest
+from .items import ECHOED, ResponseRequest
 from .tools import CallFilter, Calling
 
 
@@ -87,8 +87,13 @@ class ResponseWriter:
         (piece,) = answers
         self.thoughts.text, answer = self.reasoning.add(piece.text, last=True)
         self.message.text, calls = self.calling.found(answer.lstrip())
-        self.calls, self.cut = [_call(call) for call in calls], piece.finish == "length"
+        self.cut = piece.finish == "length"
+        self.calls = [_call(call, self._status(call, calls)) for call in calls]
         return self._response("incomplete" if self.cut else "completed", usage)
+
+    def _status(self, call: Mapping[str, Any], calls: Sequence[Mapping[str, Any]]) -> str:
+        """Return the status of a call: the last of forced ones is cut with the text."""
+        return "incomplete" if self.cut and self.calling.forced and call is calls[-1] else "completed"
 
     def chunks(self, _: int, piece: TextDelta) -> list[dict[str, Any]]:
         """Return the events of a piece of text."""
@@ -135,7 +140,7 @@ class ResponseWriter:
     def _called(self, calls: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """Return the events of the calls after the text."""
         for made in calls:
-            call, at = _call(made), len(self.calls) + len(self.texts)
+            call, at = _call(made, self._status(made, calls)), len(self.calls) + len(self.texts)
             self.calls.append(call)
             empty = {**call, "arguments": "", "status": "in_progress"}
             where = {"output_index": at, "item_id": call["id"]}
@@ -175,7 +180,9 @@ class ResponseWriter:
 
     def _response(self, status: str, usage: Mapping[str, int] | None) -> dict[str, Any]:
         form = self.form
-        shown = form.model_dump(by_alias=True, include={"tools", "tool_choice", "text"}, exclude_none=True)
+        shown = form.model_dump(
+            by_alias=True, include={"tools", "tool_choice", "text", *ECHOED}, exclude_none=True
+        )
         return {
             "id": self.id,
             "object": "response",
@@ -188,7 +195,7 @@ class ResponseWriter:
             "metadata": {},
             "model": form.model,
             "output": [*map(self._shown, self.texts), *self.calls] if usage else [],
-            "parallel_tool_calls": form.parallel_tool_calls,
+            "parallel_tool_calls": form.parallel_tool_calls is not False,
             "previous_response_id": None,
             "store": False,
             "temperature": 1.0 if form.temperature is None else form.temperature,
@@ -201,11 +208,11 @@ class ResponseWriter:
         }
 
 
-def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+def _call(call: Mapping[str, Any], status: str) -> dict[str, Any]:
     return {
         "id": _id("fc"),
         "type": "function_call",
-        "status": "completed",
+        "status": status,
         "call_id": call["id"],
         **call["function"],
     }

@@ -17,6 +17,8 @@ from ..fields import Fields, Json, Only, Text
 from .schema import BILLING, ChatRequest, StreamOptions
 from .tools import FunctionName, Name
 
+# Fields that change no answer, but are in it.
+ECHOED = {"metadata", "prompt_cache_key", "safety_identifier", "user"}
 # What chat calls a field, and what clients of this route call it.
 NAMES = {"messages": "input", "max_tokens": "max_output_tokens", "response_format": "text.format"}
 
@@ -88,11 +90,12 @@ class FunctionOutput(Fields):
 
     type: Literal["function_call_output"]
     call_id: Text
-    output: Text
+    output: Text | Annotated[list[InputText], Field(fail_fast=True)]
 
     def message(self) -> dict[str, Any]:
         """Convert it to a chat message."""
-        return {"role": "tool", "tool_call_id": self.call_id, "content": self.output}
+        texts = [self.output] if isinstance(self.output, str) else [part.text for part in self.output]
+        return {"role": "tool", "tool_call_id": self.call_id, "content": "".join(texts)}
 
 
 class ReasoningText(Fields):
@@ -150,6 +153,18 @@ class ChosenTool(FunctionName):
 
     type: Literal["function"]
 
+    def named(self) -> dict[str, Any]:
+        """Convert it to chat's form."""
+        return {"type": "function", "function": {"name": self.name}}
+
+
+class AllowedTools(Fields):
+    """The tools that may be called, or must with mode "required"."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[ChosenTool], Field(min_length=1, fail_fast=True)]
+
 
 class Format(Fields):
     """The response format."""
@@ -185,7 +200,7 @@ class Reasoning(Fields):
 class ResponseRequest(Fields):
     """Body of /v1/responses."""
 
-    HARMLESS: ClassVar = BILLING | {"max_tool_calls"}
+    HARMLESS: ClassVar = (BILLING - ECHOED) | {"max_tool_calls"}
     NEUTRAL: ClassVar = {
         "background": Only((False,), "is not supported; omit it, or use stream"),
         "context_management": Only(([],), "is not supported; send what the model is to read"),
@@ -205,22 +220,33 @@ class ResponseRequest(Fields):
     input: Text | Annotated[list[Item], Field(min_length=1, fail_fast=True)]
     instructions: Text | None = None
     max_output_tokens: int | None = Field(None, ge=1)
-    parallel_tool_calls: bool = False
+    metadata: Json | None = None
+    parallel_tool_calls: bool | None = None
+    prompt_cache_key: Text | None = None
     reasoning: Reasoning | None = None
+    safety_identifier: Text | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
     temperature: float | None = Field(None, ge=0.0, le=2.0)
     text: TextOptions | None = None
-    tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
+    tool_choice: (
+        Literal["none", "auto", "required"]
+        | Annotated[ChosenTool | AllowedTools, Field(discriminator="type")]
+        | None
+    ) = None
     tools: Annotated[list[FunctionTool], Field(fail_fast=True)] = Field(default_factory=list)
     top_logprobs: Literal[0] | None = None
     top_p: float | None = Field(None, ge=0.0, le=1.0)
+    user: Text | None = None
 
     def chat(self) -> ChatRequest:
         """Convert it to a chat request."""
         choice: Any = self.tool_choice
         if isinstance(choice, ChosenTool):
-            choice = {"type": "function", "function": {"name": choice.name}}
+            choice = choice.named()
+        elif isinstance(choice, AllowedTools):
+            allowed = {"mode": choice.mode, "tools": [tool.named() for tool in choice.tools]}
+            choice = {"type": choice.type, "allowed_tools": allowed}
         fields = {
             "model": self.model,
             "messages": list(self._messages()),

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..sse import event
 from .filters import Phase, ReasoningFilter
-from .generator import TextDelta, Token
+from .generator import TextDelta, Token, bytes_of
 from .tools import CallFilter, Calling
 
 
@@ -67,12 +67,12 @@ class CompletionWriter:
         echoed = self.prompts[i // self.per_prompt] if self.echo and i not in self.begun else ""
         self.begun.add(i)
         found = self._log_probs(piece.tokens, self.offsets.get(i, 0)) if self.log_probs else None
-        self.offsets[i] = self.offsets.get(i, 0) + sum(len(token.text) for token in piece.tokens)
+        self.offsets[i] = self.offsets.get(i, 0) + sum(map(_characters, piece.tokens))
         return {"index": i, "text": echoed + piece.text, "logprobs": found, "finish_reason": piece.finish}
 
     @staticmethod
     def _log_probs(tokens: Sequence[Token], offset: int) -> dict[str, Any]:
-        offsets = [offset + sum(len(token.text) for token in tokens[:n]) for n in range(len(tokens))]
+        offsets = [offset + sum(map(_characters, tokens[:n])) for n in range(len(tokens))]
         top = [_likeliest(token) for token in tokens] if any(token.top for token in tokens) else None
         return {
             "tokens": [t.text for t in tokens],
@@ -124,7 +124,7 @@ class ChatWriter(CompletionWriter):
             if "content" in choice["delta"] and "role" not in choice["delta"]:
                 choice["logprobs"] = self._content(piece.tokens)
         if piece.finish:
-            finish = "tool_calls" if called else piece.finish
+            finish = _finish(piece, called)
             choices.append({"index": i, "delta": {}, "logprobs": None, "finish_reason": finish})
         return [{**head, "choices": [choice]} for choice in choices]
 
@@ -139,7 +139,7 @@ class ChatWriter(CompletionWriter):
             "index": i,
             "message": message,
             "logprobs": self._content(piece.tokens),
-            "finish_reason": "tool_calls" if calls else piece.finish,
+            "finish_reason": _finish(piece, calls),
         }
 
     def _content(self, tokens: Sequence[Token]) -> dict[str, Any] | None:
@@ -152,8 +152,18 @@ class ChatWriter(CompletionWriter):
         return {"content": rows, "refusal": None}
 
 
+def _finish(piece: TextDelta, calls: Sequence[Any]) -> str | None:
+    """Return the finish reason; calls may be cut, too."""
+    return "tool_calls" if calls and piece.finish != "length" else piece.finish
+
+
+def _characters(token: Token) -> int:
+    """Count the characters that begin in a token."""
+    return sum(byte & 0xC0 != 0x80 for byte in token.raw)  # UTF-8: others continue one
+
+
 def _log_prob(text: str, value: float) -> dict[str, Any]:
-    return {"token": text, "logprob": value, "bytes": list(text.encode())}
+    return {"token": text, "logprob": value, "bytes": list(bytes_of(text))}
 
 
 def _likeliest(token: Token) -> dict[str, float]:

@@ -25,6 +25,11 @@ TAGGED = re.compile(f"{OPEN}(.*?)(?:{CLOSE}|$)", re.DOTALL)
 PREFIXES = ("[TOOL_CALLS]", "<|python_tag|>")
 MOST_TOOLS = 128  # OpenAI's limit
 ARGUMENTS = ("arguments", "parameters")
+NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
+# A forced call up to its arguments, as the grammar of `guide` has it; a list has more of them.
+BEGUN = re.compile(
+    rf'(?P<head>[\s\[,}}]*\{{\s*"name"\s*:\s*"(?P<name>[\w.-]+)"\s*,\s*"(?:{"|".join(ARGUMENTS)})"\s*:\s*)'
+)
 ID_LENGTH = 9  # of a call's id: what Mistral's templates want
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 
@@ -64,7 +69,23 @@ class NamedTool(Fields):
     function: FunctionName
 
 
-ToolChoice = Literal["none", "auto", "required"] | NamedTool
+class Allowed(Fields):
+    """The tools that may be called, or must with mode "required"."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Field(min_length=1, fail_fast=True)]
+
+
+class AllowedTools(Fields):
+    """OpenAI's restriction of a request's tools to a part of them."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: Allowed
+
+
+ToolChoice = (
+    Literal["none", "auto", "required"] | Annotated[NamedTool | AllowedTools, Field(discriminator="type")]
+)
 
 
 class CalledFunction(Fields):
@@ -126,11 +147,13 @@ class ResponseFormat(Fields):
 
 @dataclass(frozen=True)
 class Calling:
-    """The tools of one request and how to call them; `key` is the model's name for arguments."""
+    """The tools of one request and how to call them; `key` is the model's name for arguments. `several`: an
+    answer may have more than one call; None for what the model writes, and one where a call is forced.
+    """
 
     tools: tuple[Tool, ...] = ()
     choice: Literal["none", "auto", "required"] | NamedTool = "auto"
-    several: bool = False
+    several: bool | None = None
     key: str = ARGUMENTS[0]
 
     @property
@@ -140,11 +163,10 @@ class Calling:
 
     def guide(self) -> tuple[str, str] | None:
         """Return a grammar that allows only calls, where one is required."""
-        if not self.tools or self.choice in ("none", "auto"):
+        if not self.forced:
             return None
-        named = self.choice.function.name if isinstance(self.choice, NamedTool) else ""
-        chosen = [tool.function for tool in self.tools if named in ("", tool.function.name)]
-        several = self.several and not named
+        chosen = self._chosen
+        several = self.several and not isinstance(self.choice, NamedTool)
         root = "#/items" if several else "#"
         places = [root] if len(chosen) == 1 else [f"{root}/anyOf/{i}" for i in range(len(chosen))]
         calls = [self._call(function, place) for function, place in zip(chosen, places, strict=True)]
@@ -152,9 +174,21 @@ class Calling:
         schema = {"type": "array", "items": one, "minItems": 1} if several else one
         return "json_schema", json.dumps(schema)
 
+    @property
+    def forced(self) -> bool:
+        """Tell whether the answer must be a call."""
+        return bool(self.tools) and self.choice not in ("none", "auto")
+
+    @property
+    def _chosen(self) -> list[Function]:
+        """Return the functions that may be called."""
+        named = self.choice.function.name if isinstance(self.choice, NamedTool) else ""
+        return [tool.function for tool in self.tools if named in ("", tool.function.name)]
+
     def _call(self, function: Function, place: str) -> dict[str, Any]:
         """Return the schema of a call; `place` is its path in the whole schema, where references lead."""
-        arguments = _moved(function.parameters or {"type": "object"}, f"{place}/properties/{self.key}")
+        given = NO_ARGUMENTS if function.parameters is None else function.parameters or {"type": "object"}
+        arguments = _moved(given, f"{place}/properties/{self.key}")
         return {
             "type": "object",
             "properties": {"name": {"const": function.name}, self.key: arguments},
@@ -164,16 +198,31 @@ class Calling:
 
     def found(self, text: str) -> tuple[str, list[dict[str, Any]]]:
         """Return the text without its calls, and the calls in OpenAI's form. What cannot be parsed stays
-        text.
+        text, but for the start of a forced call.
         """
         if not self.offered:
             return text, []
+        if self.forced:
+            return "", self._begun(text)
         tagged = TAGGED.findall(text)
         pieces = tagged or [_bare(text)]
         calls = [call for piece in pieces for call in self._calls(piece)]
         if not calls:
             return text, []
+        calls = calls[:1] if self.several is False else calls
         return (TAGGED.sub("", text).strip() if tagged else ""), calls
+
+    def _begun(self, text: str) -> list[dict[str, Any]]:
+        """Return forced calls, the last as far as it goes: its arguments may be cut, as OpenAI's are."""
+        calls, at, decoder = list[dict[str, Any]](), 0, json.JSONDecoder()
+        while start := BEGUN.match(text, at):
+            name, at = start["name"], start.end("head")
+            try:
+                arguments, at = decoder.raw_decode(text, at)
+            except (ValueError, RecursionError):
+                return [*calls, _called(name, text[at:])]
+            calls.append(_called(name, arguments))
+        return calls
 
     def _calls(self, text: str) -> list[dict[str, Any]]:
         try:
@@ -243,10 +292,11 @@ class CallFilter:
         if self.shown or not self.calling.may_call(self.whole):
             at = self.whole.find(OPEN)
             end = at if at >= 0 else len(self.whole) - partial_end(self.whole, OPEN)
+            end = len(self.whole[:end].rstrip())  # the space before a call is not shown
             piece, self.shown = self.whole[self.shown : end], max(end, self.shown)
         if not last:
             return piece, []
-        rest, calls = self.whole[self.shown :], self.calling.found(self.whole)[1]
-        if calls:
-            rest = TAGGED.sub("", rest).rstrip() if OPEN in self.whole else ""
+        rest, (_, calls) = self.whole[self.shown :], self.calling.found(self.whole)
+        if calls or self.calling.forced:
+            rest = TAGGED.sub("", rest).rstrip() if OPEN in self.whole and not self.calling.forced else ""
         return piece + rest, calls

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from ..triton.calls import ALWAYS, engine_id
 from ..triton.stub import Request, Sender, Utils, arrays_of, failure_of, is_decoupled, response_of
 from ..triton.threaded import ThreadedEndpoint
 from .arrays import Arrays, Given
-from .facade import ENGINE_OUTPUTS, complete
+from .facade import ENGINE_OUTPUTS, complete, stop_words
 from .model import TextModel
 from .processing import postprocess, preprocess
 
@@ -45,6 +47,8 @@ class TextEndpoint(ThreadedEndpoint):
                 "stream=true requires the decoupled face of this model; use the name ending in _stream"
             )
         wanted, (own, stoppable) = set(request.requested_output_names()), engine_id(request)
+        if not self.decoupled and stop_words(inputs):  # which may end it: under an id that nothing else has
+            own = stoppable = uuid.uuid4().hex
 
         def engine(arrays: Arrays, streaming: bool) -> Iterator[Arrays]:
             # Decoding and encoding pictures takes seconds, in which nothing watches whether anybody waits.
@@ -52,7 +56,8 @@ class TextEndpoint(ThreadedEndpoint):
                 raise EngineError("UNAVAILABLE: the client left before the engine was asked")
             yield from self.calls.engine(own, self.outputs, arrays, streaming=streaming)
 
-        results = complete(self.model, inputs, engine, lambda pixels: self._seen(own, pixels))
+        stop = partial(self.calls.stop, own) if stoppable else None
+        results = complete(self.model, inputs, engine, lambda pixels: self._seen(own, pixels), stop)
         if self.decoupled:
             self.calls.stream(sender, results, wanted, stoppable)
             return

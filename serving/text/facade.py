@@ -95,12 +95,19 @@ ENGINE_OUTPUTS = [
 DRAFT = ("num_draft_tokens", "use_draft_logits")
 
 
-def complete(model: TextModel, inputs: Given, engine: Engine, see: See | None = None) -> Iterator[Arrays]:
+def complete(
+    model: TextModel,
+    inputs: Given,
+    engine: Engine,
+    see: See | None = None,
+    stop: Callable[[], None] | None = None,
+) -> Iterator[Arrays]:
     """Send all rows in one engine request and yield dictionaries of output arrays: one, or while streaming
     one for each engine response.
 
     A stream of one sequence yields what is new, or with `accumulate_tokens` the text so far; a stream of
-    beams always yields the texts so far. `see` is the model that encodes pictures, if there is one.
+    beams always yields the texts so far. `see` is the model that encodes pictures, if there is one; `stop`
+    ends the engine's request: a whole text that has a stop word needs no more.
 
     Raises:
         BadRequest: what was sent cannot be served.
@@ -111,7 +118,7 @@ def complete(model: TextModel, inputs: Given, engine: Engine, see: See | None = 
         raise BadRequest(
             f"a stream takes one text, text_input has {len(request['input_ids'])}; send one request for each"
         )
-    for result in _results(model, inputs, request, engine, by_token=top is not None):
+    for result in _results(model, inputs, request, engine, stop, by_token=top is not None):
         yield (
             result
             if top is None or "output_ids" not in result
@@ -174,8 +181,24 @@ def _looked_at(model: TextModel, inputs: Given, see: See | None) -> tuple[int, A
     return pixels.shape[1], table, {"PROMPT_TABLE_EXTRA_ID": keys}
 
 
+def stop_words(inputs: Given) -> list[bytes]:
+    """Return the stop words of a request for one whole text. Such a text is streamed by the engine and ended
+    where it has one of them: as ids, which the engine looks for, a word may be split in other ways.
+    """
+    several = scalar(inputs, "stream", False) or scalar(inputs, "beam_width", 1) > 1
+    if several or "stop_words" not in inputs or len(inputs["stop_words"]) > 1:
+        return []
+    return [word for word in inputs["stop_words"].ravel().tolist() if word]
+
+
 def _results(
-    model: TextModel, inputs: Given, request: Arrays, engine: Engine, *, by_token: bool
+    model: TextModel,
+    inputs: Given,
+    request: Arrays,
+    engine: Engine,
+    stop: Callable[[], None] | None,
+    *,
+    by_token: bool,
 ) -> Iterator[Arrays]:
     """Yield responses with their texts. `by_token`: each token's logits are wanted, which some engines return
     only in a stream: in one response they would cover every token that was allowed.
@@ -185,9 +208,11 @@ def _results(
         given = "accumulate_tokens" in inputs
         accumulate = scalar(inputs, "accumulate_tokens", False) if given else model.accumulate
         return growing(model, engine(request, True), request, accumulate=accumulate)
-    if beams == 1 and by_token and "return_generation_logits" in request and model.facts.full_logits:
+    logits = "return_generation_logits" in request
+    words = stop_words(inputs) if stop and not logits and not _repeated(model, request).any() else []
+    if words or (beams == 1 and by_token and logits and model.facts.full_logits):
         rows = [{**row, "streaming": np.array([[True]])} for row in split(request)]
-        return iter([merge([gathered(model, engine(row, True), row) for row in rows])])
+        return iter([merge([gathered(model, engine(row, True), row, words, stop) for row in rows])])
     refuse_logits(request, model.facts.vocabulary)
     return _whole(model, engine(request, streaming), request)
 

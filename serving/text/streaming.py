@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,9 +49,25 @@ def growing(
         yield (_arrays(shown, {}) if shown else {}) | texts | total
 
 
-def gathered(model: TextModel, results: Iterable[Arrays], request: Arrays) -> Arrays:
-    """Join the responses of a one-sequence stream into one."""
-    parts = list(growing(model, results, request, accumulate=False))
+def gathered(
+    model: TextModel,
+    results: Iterable[Arrays],
+    request: Arrays,
+    words: Sequence[bytes] = (),
+    stop: Callable[[], None] | None = None,
+) -> Arrays:
+    """Join the responses of a one-sequence stream into one, which ends with the first that completes one of
+    `words`; `stop` then ends the engine's request.
+    """
+    parts, end, longest = list[Arrays](), b"", max(map(len, words), default=0)
+    for part in growing(model, results, request, accumulate=False):
+        parts.append(part)
+        if not (stop and words):
+            continue
+        end = end[-longest:] + part["text_output"].item()
+        if any(word in end for word in words):
+            stop()
+            break
     by_token = {
         name: np.concatenate([part[name] for part in parts if name in part], 2)
         for name in BY_TOKEN

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -10,6 +11,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
+
+from conch.names import BYTES
+from conch.whisper import byte_alphabet
 
 NO_END = -1
 INCOMPLETE = "\ufffd"  # what a decoder writes for bytes that are no character yet
@@ -53,9 +57,25 @@ class TextTokenizer:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens))
 
     def _piece(self, token: int) -> str:
-        """Return what a token adds to a text that continues."""
+        """Return what a token adds to a text that continues; bytes that are no characters as OpenAI writes
+        them, in hexadecimal after BYTES.
+        """
         before = self.ids(ANCHOR, special=False)
-        return self.text([*before, token], skip_special_tokens=False)[len(self.text(before)) :]
+        text = self.text([*before, token], skip_special_tokens=False)[len(self.text(before)) :]
+        if INCOMPLETE not in text:
+            return text
+        raw = self._bytes(token)
+        return BYTES + "".join(f"\\x{byte:02x}" for byte in raw) if raw else text
+
+    def _bytes(self, token: int) -> bytes:
+        """Return the bytes of a token that is part of a character: byte-level BPE has a letter for each
+        (GPT-2), SentencePiece a token such as <0xF0>.
+        """
+        name, letters = str(self.tokenizer.id_to_token(token)), byte_alphabet()
+        if fallback := re.fullmatch("<0x([0-9A-F]{2})>", name):
+            return bytes.fromhex(fallback[1])
+        bytes_of = {letter: byte for byte, letter in letters.items()}
+        return bytes(bytes_of[letter] for letter in name) if set(name) <= bytes_of.keys() else b""
 
     def spellings(self, word: str) -> list[tuple[int, ...]]:
         """Return the ids that a word may have: at the start of a text, after a space and, if it starts with

@@ -154,6 +154,24 @@ def test_rows_of_different_lengths_and_words(facade: Facade) -> None:
         assert (row[1] > 0).sum() == sum(len(text.tokenizer.spellings(word)) for word in words)
 
 
+@pytest.mark.parametrize("word", ["e o", "ld t", "ld"])
+def test_a_whole_text_ends_with_its_stop_word(facade: Facade, word: str) -> None:
+    """However its tokens split the word: the engine's request is stopped, and no more tokens count."""
+    inputs = {"text_input": strings(["On Monday"]), "max_tokens": np.array([[20]], np.int32)}
+    stopped = list[bool]()
+    (result,) = complete(
+        facade[0], inputs | {"stop_words": strings([word])}, facade[1], stop=lambda: stopped.append(True)
+    )
+    (whole,) = complete(facade[0], inputs, facade[1])
+    text = result["text_output"].item().decode()
+    assert word in text and ANSWER.startswith(text.strip())
+    assert stopped and result["num_output_tokens"] < whole["num_output_tokens"]
+    (other,) = complete(
+        facade[0], inputs | {"stop_words": strings(["zz"])}, facade[1], stop=lambda: stopped.append(True)
+    )
+    assert other["text_output"] == whole["text_output"] and len(stopped) == 1
+
+
 def test_stream_gives_what_is_new_or_the_text_so_far(facade: Facade) -> None:
     """Also where the bundle says so and the request does not."""
     assert "".join(found := texts(ask(facade, stream=True))) == ANSWER

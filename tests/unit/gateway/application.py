@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from codecs import getincrementaldecoder
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from fastapi.testclient import TestClient
 from conch.deployment import Chat, Deployment, Instance, Pool
 from gateway.app import create_app
 from gateway.settings import Settings
+from gateway.text.generator import bytes_of
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
 
@@ -45,7 +47,7 @@ class FakeTriton:
         count = int(arrays["num_return_sequences"].item()) if "num_return_sequences" in arrays else 1
         lengths = np.full((1, count), len(self.words), np.int32)
         result = {
-            "text_output": np.full((1, count), "".join(self.words).encode(), object),
+            "text_output": np.full((1, count), b"".join(map(bytes_of, self.words)), object),
             "num_input_tokens": np.array([[len(arrays["text_input"].item().split())]], np.int32),
             "num_output_tokens": lengths[:, :1],
             "output_lengths": lengths,
@@ -62,6 +64,7 @@ class FakeTriton:
         self.asked.append(dict(fields))
         if self.order:
             await asyncio.sleep(0.02 * self.order[len(self.asked) - 1])
+        text = getincrementaldecoder("utf-8")()
         for n in range(0, len(self.words), self.together):
             if self.error and n:
                 raise self.error
@@ -75,7 +78,7 @@ class FakeTriton:
             }
             flat = {name: value[0] if len(value) == 1 else value for name, value in several.items()}
             yield {
-                "text_output": "".join(words),
+                "text_output": text.decode(b"".join(map(bytes_of, words))),
                 "num_input_tokens": len(fields["text_input"].split()),
                 "num_output_tokens": n + len(words),
                 **(flat if "top_log_probs" in fields else {}),

@@ -20,6 +20,7 @@ from gateway.text.schema import MOST_TEXTS, MOST_WORDS, CompletionRequest
 
 from .application import CALL, Gateway, chat, chunks, refuses, text_gateway
 
+EMOJI = (r"bytes:\xf0\x9f", r"bytes:\x98\x80")  # two tokens of one character
 TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system here') }}{% endif %}{{ "
     "m.name or '' }}{{ m.content }}{% endfor %}"
@@ -148,6 +149,24 @@ def test_the_chosen_token_is_among_the_likeliest() -> None:
         0
     ]["logprobs"]
     assert found["top_logprobs"] == [{"\ufffd": -1.0, " x": -3.0}]
+
+
+def test_tokens_that_are_parts_of_a_character(gateway: Gateway) -> None:
+    """Their bytes make the text, alone and before a stop sequence inside a later token; offsets count its
+    characters.
+    """
+    gateway[1].words = (*EMOJI, " elephant")
+    for stop, text in ((None, "😀 elephant"), (["lep"], "😀 e")):
+        for stream in (False, True):
+            answer = chat(gateway, logprobs=True, stop=stop, stream=stream)
+            rows = [row["choices"][0] for row in (chunks(answer) if stream else [answer.json()])]
+            found = [one for row in rows for one in (row["logprobs"] or {}).get("content", [])]
+            assert [one["token"] for one in found] == [*EMOJI, " elephant"]
+            assert bytes(byte for one in found for byte in one["bytes"]).decode() == "😀 elephant"
+            shown = [row["delta"].get("content", "") if stream else row["message"]["content"] for row in rows]
+            assert "".join(shown) == text
+    offsets = post(gateway, logprobs=0).json()["choices"][0]["logprobs"]["text_offset"]
+    assert offsets == [0, 1, 1]
 
 
 def test_a_whole_answer(gateway: Gateway) -> None:

@@ -113,7 +113,7 @@ def test_an_unknown_field_is_named_with_its_path(
             "tool_choice",
             " must be 'none', 'auto' or 'required', not \"some\"",
         ),
-        ("chat", {"tool_choice": {"type": "custom"}}, "tool_choice.type", " must be 'function'"),
+        ("chat", {"tool_choice": {"type": "custom"}}, "tool_choice", " has the type 'custom'; send one of"),
         ("chat", {"tool_choice": {"type": "function"}}, "tool_choice.function", " is missing"),
         ("chat", {"tools": [{"type": "code"}]}, "tools[0].type", " must be 'function', not \"code\""),
         ("chat", {"logit_bias": {"5": "x"}}, "logit_bias.5", ' must be a valid number, not "x"'),

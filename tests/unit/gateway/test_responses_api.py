@@ -38,6 +38,7 @@ def test_a_whole_answer(gateway: Gateway) -> None:
     )
     found = Response.model_validate(answer.json(), strict=True)
     assert (found.status, found.output_text, found.output[0].type) == ("completed", "one two", "message")
+    assert found.metadata == {"a": "b"}
     assert found.usage and (found.usage.output_tokens, found.usage.input_tokens > 0) == (2, True)
     assert gateway[1].asked[-1]["max_tokens"].item() == 9
 
@@ -70,7 +71,15 @@ def test_a_call(gateway: Gateway, stream: bool) -> None:
 
 
 def test_a_cut_answer_is_incomplete(gateway: Gateway) -> None:
-    """Whole and streamed, with OpenAI's reason."""
+    """Whole and streamed, with OpenAI's reason; so is a call."""
+    gateway[1].words = ('{"name": "add", ', '"arguments": {"a"')
+    only = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "add"}]}
+    for stream in (False, True):
+        answer = ask(gateway, max_output_tokens=2, stream=stream, tools=[ADD], tool_choice=only)
+        found = events(answer)[-1].response if stream else Response.model_validate(answer.json())
+        (call,) = found.output
+        assert (call.type, call.arguments, call.status) == ("function_call", '{"a"', "incomplete")
+    gateway[1].words = (" one", " two")
     for stream in (False, True):
         answer = ask(gateway, max_output_tokens=2, stream=stream)
         found = events(answer)[-1].response if stream else Response.model_validate(answer.json())

@@ -75,6 +75,7 @@ def test_a_stream_says_what_the_whole_says(parts: list[str], cuts: list[int]) ->
     whole, wanted = Calling(TOOLS).found(text)
     assert [call["function"] for call in found] == [call["function"] for call in wanted]
     assert "".join((shown + rest).split()) == "".join(whole.split())
+    assert not wanted or (shown + rest).strip() == whole
 
 
 def test_a_call_whole_and_streamed(gateway: Gateway) -> None:
@@ -90,6 +91,86 @@ def test_a_call_whole_and_streamed(gateway: Gateway) -> None:
     assert made[0]["index"] == 0 and made[0]["function"] == call["function"]
     assert not any(row["delta"].get("content") for row in rows)
     assert rows[-1]["finish_reason"] == "tool_calls"
+
+
+def test_at_most_one_call_where_several_are_not_allowed(gateway: Gateway) -> None:
+    gateway[1].words = (TAGGED, TAGGED)
+    for several, count in ((None, 2), (True, 2), (False, 1)):
+        fields = {"tools": [ADD], "parallel_tool_calls": several}
+        assert len(chat(gateway, **fields).json()["choices"][0]["message"]["tool_calls"]) == count
+        rows = chunks(chat(gateway, **fields, stream=True))
+        assert sum("tool_calls" in row["choices"][0]["delta"] for row in rows) == count
+
+
+def test_a_structured_answer_is_no_call(gateway: Gateway) -> None:
+    gateway[1].words = ('{"name": "add", ', '"arguments": {"a": 1}}')
+    fields = {"tools": [ADD], "response_format": {"type": "json_object"}}
+    message = chat(gateway, **fields).json()["choices"][0]["message"]
+    assert message["content"] == "".join(gateway[1].words) and "tool_calls" not in message
+
+
+@pytest.mark.parametrize(
+    ("text", "calls"),
+    [
+        ('{"name": "add", "arguments": {"a": ', [("add", '{"a": ')]),
+        ('[{"name": "add", "arguments": {"a": 1}}, {"name": "stop", "arguments": {',
+         [("add", '{"a": 1}'), ("stop", "{")]),
+        ('{"name": "ad', []),
+        ("", []),
+    ],
+)  # fmt: skip
+def test_a_forced_call_may_be_cut(gateway: Gateway, text: str, calls: list[tuple[str, str]]) -> None:
+    """It is never shown as text: as at OpenAI its arguments are what there is, and `length` is the reason."""
+    gateway[1].words = (text,)
+    fields = {"tools": [ADD, STOP], "tool_choice": "required", "max_tokens": 1}
+    choice = chat(gateway, **fields).json()["choices"][0]
+    made = [row["function"] for row in choice["message"].get("tool_calls", [])]
+    assert [(one["name"], one["arguments"]) for one in made] == calls
+    assert not choice["message"]["content"] and choice["finish_reason"] == "length"
+    deltas = [row["choices"][0]["delta"] for row in chunks(chat(gateway, **fields, stream=True))]
+    assert [call["function"] for row in deltas for call in row.get("tool_calls", [])] == made
+    assert not any(row.get("content") for row in deltas)
+
+
+def test_a_function_without_parameters_has_no_arguments(gateway: Gateway) -> None:
+    chat(gateway, tools=[STOP], tool_choice="required")
+    assert guide(gateway[1])[1]["properties"]["arguments"] == {
+        "type": "object",
+        "properties": {},
+        "additionalProperties": False,
+    }
+
+
+def test_allowed_tools(gateway: Gateway) -> None:
+    """OpenAI's restriction: the others are neither told nor called."""
+    named = {"type": "function", "function": {"name": "add"}}
+
+    def choice(mode: str, *tools: Any) -> dict[str, Any]:
+        return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+    chat(gateway, tools=[ADD, STOP], tool_choice=choice("required", named))
+    assert guide(gateway[1])[1]["properties"]["name"] == {"const": "add"}
+    chat(gateway, tools=[ADD, STOP], tool_choice=choice("auto", named))
+    assert b'"stop"' not in gateway[1].asked[-1]["text_input"].item()
+    other = {"type": "function", "function": {"name": "other"}}
+    refuses(chat(gateway, tools=[ADD], tool_choice=choice("auto", other)), "tool_choice", "names other")
+
+
+def test_results_are_those_of_their_calls(gateway: Gateway) -> None:
+    """In any order; templates write them in that of the calls. Ids that no call has are refused."""
+    calls = [{**CALL, "id": name} for name in ("c1", "c2")]
+    asked = {"role": "assistant", "content": None, "tool_calls": calls}
+
+    def prompt(*results: tuple[str, str]) -> bytes:
+        rows = [{"role": "tool", "tool_call_id": name, "content": text} for name, text in results]
+        answer = chat(gateway, asked, *rows, {"role": "user", "content": "so?"}, tools=[ADD])
+        assert answer.status_code == 200, answer.text
+        return bytes(gateway[1].asked[-1]["text_input"].item())
+
+    assert prompt(("c1", "sun"), ("c2", "rain")) == prompt(("c2", "rain"), ("c1", "sun"))
+    assert prompt(("c1", "sun"), ("c2", "rain")) != prompt(("c2", "sun"), ("c1", "rain"))
+    stray = {"role": "tool", "tool_call_id": "c3", "content": "snow"}
+    refuses(chat(gateway, asked, stray), "messages", "a result of the call 'c3'")
 
 
 def test_the_model_is_told(gateway: Gateway) -> None:
