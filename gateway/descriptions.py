@@ -16,9 +16,29 @@ class Described(FastAPI):
 
     def openapi(self) -> dict[str, Any]:
         """Return the document."""
-        if not self.openapi_schema:
-            describe(super().openapi())
-        return super().openapi()
+        document = super().openapi()
+        if "Error" not in document.setdefault("components", {}).setdefault("schemas", {}):
+            describe(document)
+            _add_errors(document)
+        return document
+
+
+def _add_errors(document: dict[str, Any]) -> None:
+    """Replace FastAPI's 422 by the errors that routes have, and add the keys that they may need."""
+    text, schemas = {"type": ["string", "null"]}, document["components"]["schemas"]
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    fields = {"message": {"type": "string"}, "type": {"type": "string"}, "param": text, "code": text}
+    error = {"type": "object", "properties": fields, "required": list(fields)}
+    schemas["Error"] = {"type": "object", "properties": {"error": error}, "required": ["error"]}
+    shape = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    told = {"description": "error", "content": shape}
+    for methods in document["paths"].values():
+        for row in methods.values():
+            row["responses"].pop("422", None)
+            row["responses"] |= {"4XX": told, "5XX": told}
+    document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    document["security"] = [{}, {"key": []}]
 
 
 def describe(schema: Any) -> None:

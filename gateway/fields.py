@@ -12,10 +12,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, BaseModel, model_validator
+from pydantic import AfterValidator, BaseModel, GetJsonSchemaHandler, model_validator
+from pydantic_core import CoreSchema
 
 from conch.errors import refused
 
+NULL = {"type": "null"}
+IGNORED = "x-ignored"  # marks fields in OpenAPI that change no answer
 MOST_FIELDS = 64
 MOST_LEVELS = 64  # of a JSON object inside a body, such as a schema
 MOST_PARTS = 4096  # of a list or an object in a body: messages, words, biases
@@ -91,6 +94,24 @@ class Fields(BaseModel, extra="forbid"):
     HARMLESS: ClassVar[frozenset[str]] = frozenset()
     NEUTRAL: ClassVar[Mapping[str, Only]] = {}
     OFF: ClassVar[frozenset[str]] = frozenset()  # fields that null switches off
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Describe what is accepted besides the fields: those that are ignored, and null for what is left
+        out.
+        """
+        schema = handler.resolve_ref_schema(handler(core))
+        needed, rows = schema.get("required", ()), schema.setdefault("properties", {})
+        for name, row in rows.items():
+            if name not in needed and NULL not in row.get("anyOf", ()):
+                kept_there = {key: row.pop(key) for key in ("title", "description", "default") if key in row}
+                rows[name] = {"anyOf": row.get("anyOf") or [row], **kept_there}
+                rows[name]["anyOf"].append(NULL)
+        for name in sorted(cls.HARMLESS):
+            rows.setdefault(name, {IGNORED: True})
+        for name, only in sorted(cls.NEUTRAL.items()):
+            rows.setdefault(name, {"enum": [*only.values, None], IGNORED: True})
+        return schema
 
     @model_validator(mode="before")
     @classmethod

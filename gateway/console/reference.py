@@ -10,6 +10,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from jinja2 import Environment
 
+from ..fields import IGNORED
 from .page import HEADERS
 
 router = APIRouter(include_in_schema=False)
@@ -41,7 +42,9 @@ def described(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             for content in row.get("requestBody", {}).get("content", {}).values():
                 schema = _resolved(content.get("schema", {}), schemas)
                 rows, needed = schema.get("properties", {}), schema.get("required", ())
-                fields += [_field(name, one, name in needed) for name, one in rows.items()]
+                fields += [
+                    _field(name, one, name in needed) for name, one in rows.items() if IGNORED not in one
+                ]
             summary = row.get("description") or row.get("summary", "")
             yield {"method": method.upper(), "path": path, "summary": summary, "fields": fields}
 

@@ -158,7 +158,7 @@ class ChosenTool(FunctionName):
         return {"type": "function", "function": {"name": self.name}}
 
 
-class AllowedTools(Fields):
+class AllowedFunctions(Fields):
     """The tools that may be called, or must with mode "required"."""
 
     type: Literal["allowed_tools"]
@@ -231,7 +231,7 @@ class ResponseRequest(Fields):
     text: TextOptions | None = None
     tool_choice: (
         Literal["none", "auto", "required"]
-        | Annotated[ChosenTool | AllowedTools, Field(discriminator="type")]
+        | Annotated[ChosenTool | AllowedFunctions, Field(discriminator="type")]
         | None
     ) = None
     tools: Annotated[list[FunctionTool], Field(fail_fast=True)] = Field(default_factory=list)
@@ -244,7 +244,7 @@ class ResponseRequest(Fields):
         choice: Any = self.tool_choice
         if isinstance(choice, ChosenTool):
             choice = choice.named()
-        elif isinstance(choice, AllowedTools):
+        elif isinstance(choice, AllowedFunctions):
             allowed = {"mode": choice.mode, "tools": [tool.named() for tool in choice.tools]}
             choice = {"type": choice.type, "allowed_tools": allowed}
         fields = {

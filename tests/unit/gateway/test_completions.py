@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 
 from conch.deployment import Chat
 from conch.errors import ApiError
@@ -370,3 +371,29 @@ def test_one_request_too_many_is_told_to_come_back(gateway: Gateway) -> None:
     answer = post(gateway, stream=True)
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "overloaded")
     assert int(answer.headers["retry-after"]) >= 1
+
+
+def test_the_openapi_document_has_what_is_accepted(gateway: Gateway) -> None:
+    """Fields that are ignored, null, an answer that is sent back, and errors in OpenAI's shape."""
+    document = gateway[0].get("/openapi.json").json()
+    answer = chat(gateway).json()["choices"][0]["message"]
+    schema = {"type": "json_schema", "json_schema": {"name": "a", "strict": True, "schema": {}}}
+    body = {
+        "model": "mini",
+        "messages": [answer, {"role": "user", "content": "so?"}],
+        "response_format": schema,
+        **dict.fromkeys(("n", "stream", "tools", "parallel_tool_calls", "functions")),
+        "modalities": ["text"],
+        "store": True,
+    }
+    validator = Draft202012Validator({**document, "$ref": "#/components/schemas/ChatRequest"})
+    validator.validate(body)
+    assert not validator.is_valid({**body, "stray": 1}) and not validator.is_valid(
+        {**body, "functions": [{}]}
+    )
+    operation = document["paths"]["/v1/chat/completions"]["post"]
+    assert set(operation["responses"]) == {"200", "4XX", "5XX"}
+    error = Draft202012Validator({**document, "$ref": "#/components/schemas/Error"})
+    error.validate(chat(gateway, n=0).json())
+    described = document["components"]["schemas"]["Message"]["properties"]
+    assert "description" not in described["name"]
