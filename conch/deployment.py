@@ -43,12 +43,14 @@ class Instance:
 @dataclass(frozen=True)
 class Chat:
     """A tokenizer's chat template (Jinja), and its special tokens by name (bos_token, eos_token, …).
-    `sampling` has the temperature, top_p, top_k and repetition_penalty that the checkpoint recommends.
+    `sampling` has the temperature, top_p, top_k and repetition_penalty that the checkpoint recommends;
+    `control` the texts of all special tokens.
     """
 
     template: str
     specials: Mapping[str, str] = field(default_factory=dict)
     sampling: Mapping[str, float] = field(default_factory=dict)
+    control: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -194,7 +194,9 @@ def chat(tokenizer: Path) -> Chat | None:
     specials = {name: known[name] for name in SPECIALS if isinstance(known.get(name), str)}
     generation = tokenizer / "generation_config.json"
     recommended = json.loads(generation.read_text("utf-8")) if generation.exists() else {}
-    return Chat(text, specials, dict(_sampling(recommended)))
+    added = json.loads((tokenizer / "tokenizer.json").read_text("utf-8")).get("added_tokens", ())
+    control = tuple(token["content"] for token in added if token["special"])
+    return Chat(text, specials, dict(_sampling(recommended)), control)
 
 
 def _sampling(recommended: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

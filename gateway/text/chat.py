@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,6 +18,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from conch.deployment import Pool
 from conch.errors import refused
+from conch.names import BREAK
 
 from ..fields import Fields
 from .filters import ANSWER, THINK, Phase
@@ -162,6 +164,19 @@ def guide_of(form: ChatRequest, calling: Calling, pool: Pool) -> tuple[str, str]
     return guide
 
 
+@cache
+def _control(tokens: tuple[str, ...]) -> re.Pattern[str]:
+    """Compile the pattern of special tokens, longest first."""
+    return re.compile("|".join(map(re.escape, sorted(tokens, key=len, reverse=True))) or "(?!)")
+
+
+def _plain(text: str, tokens: tuple[str, ...]) -> str:
+    """Mark what reads like a special token, so that it is tokenized as text: a message must not end its own
+    turn and begin another.
+    """
+    return _control(tokens).sub(lambda found: found[0][:1] + BREAK + found[0][1:], text)
+
+
 def _parts(message: Message) -> list[dict[str, str]]:
     """Return content in parts, as templates of models with pictures read it; they place the picture."""
     return [
@@ -170,12 +185,14 @@ def _parts(message: Message) -> list[dict[str, str]]:
     ]
 
 
-def _row(message: Message, template: ChatTemplate, *, looks: bool) -> dict[str, Any]:
+def _row(
+    message: Message, template: ChatTemplate, control: tuple[str, ...], *, looks: bool
+) -> dict[str, Any]:
     role = "system" if message.role == "developer" and not template.developer else message.role
     more = {
         "name": message.name,
         "tool_call_id": message.tool_call_id,
-        "reasoning_content": message.reasoning_content or message.reasoning,
+        "reasoning_content": _plain(message.reasoning_content or message.reasoning or "", control),
     }
     calls = [call.given() for call in message.tool_calls]
     if template.short_ids:
@@ -183,7 +200,7 @@ def _row(message: Message, template: ChatTemplate, *, looks: bool) -> dict[str, 
         calls = [{**call, "id": _short(call["id"])} for call in calls]
     return {
         "role": role,
-        "content": _parts(message) if looks else message.text,
+        "content": _parts(message) if looks else _plain(message.text, control),
         **{name: value for name, value in more.items() if value},
         **({"tool_calls": calls} if calls else {}),
     }
@@ -247,7 +264,8 @@ def rendered(
         ApiError: 400 if the model's template refuses the messages.
     """
     template, looks = template_of(pool), "pictures" in pool.capabilities
-    rows = [_row(message, template, looks=looks) for message in _answered(messages)]
+    control = pool.chat.control if pool.chat else ()
+    rows = [_row(message, template, control, looks=looks) for message in _answered(messages)]
     if own := [name for name in settings or {} if name in OWN]:
         raise refused("chat_template_kwargs", f"must not have {own[0]}, which the request itself says")
     variables = {**(pool.chat.specials if pool.chat else {}), **(settings or {})}

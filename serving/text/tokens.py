@@ -6,13 +6,14 @@ import json
 import re
 from collections.abc import Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from conch.names import BYTES
+from conch.names import BREAK, BYTES
 from conch.whisper import byte_alphabet
 
 NO_END = -1
@@ -42,7 +43,9 @@ class TextTokenizer:
         """Tokenize a text with what the model's own template puts around it (T5: </s> after it, BART: <s> …
         </s>, GPT-2: nothing).
         """
-        return list(self.tokenizer.encode(text, add_special_tokens=special).ids)
+        first, *others = text.split(BREAK)
+        apart = [self.tokenizer.encode(other, add_special_tokens=False).ids for other in others]
+        return [*self.tokenizer.encode(first, add_special_tokens=special).ids, *chain(*apart)]
 
     def prompt(self, text: str) -> list[int]:
         """Tokenize the prompt of a decoder-only model. Chat templates may also write the first special token
@@ -57,8 +60,8 @@ class TextTokenizer:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens))
 
     def _piece(self, token: int) -> str:
-        """Return what a token adds to a text that continues; bytes that are no characters as OpenAI writes
-        them, in hexadecimal after BYTES.
+        """Return what a token adds to a text that continues; a part of a character as OpenAI writes it, in
+        hexadecimal after BYTES.
         """
         before = self.ids(ANCHOR, special=False)
         text = self.text([*before, token], skip_special_tokens=False)[len(self.text(before)) :]

@@ -305,8 +305,10 @@ def test_chat_of_a_tokenizer(tmp_path: Path) -> None:
     assert chat(tmp_path) is None
     config = {"chat_template": "{{ messages }}", "eos_token": "</s>", "bos_token": None}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    added = [{"content": "</s>", "special": True}, {"content": "<think>", "special": False}]
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"added_tokens": added}))
     found = chat(tmp_path)
-    assert found == Chat("{{ messages }}", {"eos_token": "</s>"}, {})
+    assert found == Chat("{{ messages }}", {"eos_token": "</s>"}, {}, ("</s>",))
     generation = {
         "temperature": 0.7,
         "top_k": 20,

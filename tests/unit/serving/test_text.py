@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conch.names import BREAK, BYTES
 from serving.engine.answers import Answers
 from serving.engine.collected import Collected
 from serving.engine.jobs import Job
@@ -23,6 +24,22 @@ from ..conftest import ROOT
 
 TOKENIZERS = {name: TextTokenizer.load(ROOT / "miniatures" / name) for name in ("t5", "bart", "gpt2")}
 NAMES = pytest.mark.parametrize("name", list(TOKENIZERS))
+
+
+def test_a_marked_special_token_is_text() -> None:
+    """GPT-2's end of text, as a user writes it."""
+    tokenizer = TOKENIZERS["gpt2"]
+    marked, end = tokenizer.ids(f"a<{BREAK}|endoftext|> b"), tokenizer.ids("<|endoftext|>")
+    assert not set(end) & set(marked) and len(end) == 1
+    assert tokenizer.text(marked) == "a<|endoftext|> b"
+
+
+def test_tokens_that_are_parts_of_a_character_have_their_bytes() -> None:
+    """As OpenAI writes them."""
+    tokenizer = TOKENIZERS["gpt2"]
+    pieces = [tokenizer.piece(token) for token in tokenizer.ids("😀")]
+    digits = [piece.removeprefix(BYTES).replace("\\x", "") for piece in pieces]
+    assert len(pieces) > 1 and bytes.fromhex("".join(digits)) == "😀".encode()
 
 
 def pieces(name: str, ids: list[int], cuts: list[int], *, skip_special: bool = True) -> list[str]:
