@@ -153,7 +153,7 @@ def _build(job: BuildJob, weights: Weights, note: Callable[[str], None]) -> None
     _make_engine(job, weights, wanted["engine"], partial, note)
     render(job.recipe, partial, bundle)
     try:
-        serving = job.target.serving(job.recipe, partial, bundle)
+        serving = job.target.serving(job.recipe, partial / "engine")
     except BuildError as error:
         raise BuildError(f"{job.model.id}: {error}") from None
     manifest = Manifest(

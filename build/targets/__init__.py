@@ -124,11 +124,11 @@ class Target:
     def narrow(self, repository: Path) -> None:
         """Remove from the other models what this target's engine model lacks."""
 
-    def serving(self, recipe: Recipe, bundle: Path, home: Path) -> Serving:
-        """Return what the guard needs to know of a bundle that lies in `bundle` and will lie in `home`.
+    def serving(self, recipe: Recipe, engine: Path) -> Serving:
+        """Return what the guard needs to know of a finished engine folder.
 
         Raises:
-            BuildError: its engine model is one that the backend would refuse or misread.
+            BuildError: it is not what the recipe asked for.
         """
         return Serving()
 

@@ -14,13 +14,11 @@ from pathlib import Path
 
 import pytest
 from google.protobuf import text_format
-from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from build.catalog import ROOT, CatalogError, load_catalog
 from build.plan import Places, plan_job
 from build.recipes import load_recipe
 from build.targets import Unfit
-from build.targets.trtllm.engine_rules import Engines, findings
 from build.targets.trtllm.image import TrtLlmBuilderImage
 from build.targets.trtllm.preflight import check
 from build.tensors import NEEDED, parse_config
@@ -172,14 +170,6 @@ def test_the_toolkit_is_named() -> None:
     assert "not installed" in toolkit_findings("575.57.08", "")[0]
     assert "container toolkit 1.16.2 does not switch that on" in toolkit_findings("550.90.07", "1.16.2")[0]
     assert toolkit_findings("550.90.07", "1.17.5") == []
-
-
-def test_normalised_log_probabilities_are_refused(tmp_path: Path) -> None:
-    """They would all be 0."""
-    config = ModelConfig()
-    config.parameters["normalize_log_probs"].string_value = "true"
-    found = findings(config, Engines(load_recipe(CATALOG["mini-t5"], "trtllm"), tmp_path))
-    assert any("normalize_log_probs is not false" in finding for finding in found)
 
 
 def test_what_is_needed_is_what_is_sent() -> None:

@@ -23,7 +23,7 @@ class Torch(Target):
     def ranks(self, recipe: Recipe) -> int:
         return int(recipe.parameters.get("tp_size", 1))
 
-    def serving(self, recipe: Recipe, bundle: Path, home: Path) -> Serving:
+    def serving(self, recipe: Recipe, engine: Path) -> Serving:
         return Serving(self.ranks(recipe))
 
     def gpus(self, count: int, environment: Mapping[str, str]) -> list[str]:

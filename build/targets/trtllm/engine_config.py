@@ -31,7 +31,7 @@ def unknown_placeholders(template: str) -> list[str]:
 
 def missing_placeholders(template: str) -> list[str]:
     """Return required placeholders that the template lacks."""
-    return sorted(set(REQUIRED) - set(PLACEHOLDER.findall(template)))
+    return sorted({*REQUIRED, *EMPTY} - set(PLACEHOLDER.findall(template)))
 
 
 def fill(template: str, recipe: Recipe, engine: Path) -> model_config_pb2.ModelConfig:
@@ -92,8 +92,3 @@ def _values(recipe: Recipe, engine: Path) -> dict[str, str]:
 def _parameter_placeholders(template: str) -> list[tuple[str, str]]:
     """Return (key, placeholder) of the parameters that the template leaves open."""
     return re.findall(r'key:\s*"(\w+)"\s*value:?\s*\{\s*string_value:\s*"\$\{(\w+)\}"', template)
-
-
-def parameter(config: model_config_pb2.ModelConfig, key: str) -> str:
-    """Return a string parameter; empty if it is missing."""
-    return config.parameters[key].string_value if key in config.parameters else ""

@@ -73,7 +73,7 @@ def check_possible(model: Model, recipe: Recipe, found: list[Gpu]) -> None:
 
 
 def _sizes(parameters: Mapping[str, Any], found: list[Gpu]) -> Iterator[str]:
-    """Return numbers of GPUs, rows, beams and tokens that contradict each other, with remedies."""
+    """Return numbers of GPUs, rows, beams, tokens and shares that cannot be, with remedies."""
     get, ranks = parameters.get, world_size(parameters)
     if ranks > max(len(found), 1):
         yield (
@@ -84,6 +84,15 @@ def _sizes(parameters: Mapping[str, Any], found: list[Gpu]) -> Iterator[str]:
         yield f"ENGINE_BATCH_SIZE={least} is less than MAX_BATCH_SIZE={most}; {RAISE}"
     if (most := get("served_beam_width", 1)) > (least := get("max_beam_width", 1 << 30)):
         yield f"served_beam_width={most} is more than MAX_BEAM_WIDTH={least}; {RAISE}"
+    if not 0 < (share := get("kv_cache_fraction", 0.5)) < 1:
+        yield (
+            f"kv_cache_free_gpu_mem_fraction is '{share}'; give a share between 0 and 1, such as 0.5 "
+            "(KV_CACHE_FRACTION)"
+        )
+    if not 0 < (share := get("cross_kv_cache_fraction", 0.5)) < 1:
+        yield (
+            f"cross_kv_cache_fraction is '{share}'; an encoder-decoder needs one between 0 and 1, such as 0.5"
+        )
     if (tokens := get("max_num_tokens", 1 << 30)) < (longest := get("max_input_len", 0)):
         yield f"max_num_tokens={tokens} is less than one input of {longest}; raise it"
 

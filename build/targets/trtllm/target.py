@@ -20,7 +20,7 @@ from ...tensors import misfits, narrow, parse_config
 from .. import TemplateError
 from ..nvidia.target import InImage
 from .engine_config import fill
-from .engine_rules import Engines, cuda_pool_bytes, findings
+from .engine_rules import cuda_pool_bytes, findings
 from .image import TrtLlmBuilderImage
 from .limits import check_possible, derived, world_size
 from .preflight import check
@@ -61,16 +61,10 @@ class TensorRtLlm(InImage):
     def narrow(self, repository: Path) -> None:
         narrow(repository, parse_config(repository / ENGINE / "config.pbtxt"))
 
-    def serving(self, recipe: Recipe, bundle: Path, home: Path) -> Serving:
-        engines = Engines(recipe, bundle / "engine")
-        config = parse_config(bundle / "repository" / ENGINE / "config.pbtxt")
-        for key in ("gpt_model_path", "encoder_model_path"):  # as they will be once the bundle has its name
-            if key in config.parameters:
-                path = config.parameters[key].string_value
-                config.parameters[key].string_value = path.replace(str(home / "engine"), str(engines.folder))
-        if wrong := findings(config, engines):
+    def serving(self, recipe: Recipe, engine: Path) -> Serving:
+        if wrong := [*findings(recipe, engine)]:
             raise BuildError("; ".join(wrong))
-        return Serving(self.ranks(recipe), cuda_pool_bytes(engines), mpi=True)
+        return Serving(self.ranks(recipe), cuda_pool_bytes(recipe, engine), mpi=True)
 
 
 TARGET = TensorRtLlm()

@@ -29,7 +29,7 @@ from build.targets.trtllm.engine_config import (
     TemplateError,
     fill,
 )
-from build.targets.trtllm.engine_rules import Engines, cuda_pool_bytes, findings
+from build.targets.trtllm.engine_rules import cuda_pool_bytes, findings
 from build.targets.trtllm.facts import pictures as picture_facts
 from build.targets.trtllm.image import SCRIPTS, TrtLlmBuilderImage
 from build.targets.trtllm.preflight import check
@@ -200,18 +200,26 @@ def test_engines_for_two_gpus(
 
 
 def rendered(model: Model, bundle: Path, ranks: int, tp_size: int) -> None:
-    """Check the configurations: the official schema, no placeholder, the backend's rules."""
+    """Check the configurations: the official schema, no placeholder, what the backend reads without a
+    fallback, and the engines of all ranks.
+    """
     text = (bundle / "repository/tensorrt_llm_stream/config.pbtxt").read_text()
     config = text_format.Parse(text, ModelConfig())
-    engines = Engines(load_recipe(model, "trtllm", {"TP_SIZE": str(tp_size)}), bundle / "engine")
+    recipe = load_recipe(model, "trtllm", {"TP_SIZE": str(tp_size)})
     assert "${" not in text
-    assert findings(config, engines) == []
+    assert [*findings(recipe, bundle / "engine")] == []
     assert ranks == tp_size
     assert len(list((bundle / "engine/decoder").glob("rank*.engine"))) == tp_size
     face = parse_config(bundle / "repository/tensorrt_llm/config.pbtxt")
     assert {tensor.name for tensor in face.input} == {tensor.name for tensor in config.input}
     assert {tensor.name for tensor in face.output} == {tensor.name for tensor in config.output}
-    assert ("cross_kv_cache_fraction" in config.parameters) is engines.encodes
+    encodes = recipe.kind == "encoder-decoder"
+    for key in ("cross_kv_cache_fraction", "encoder_model_path"):  # a decoder alone must have neither
+        assert (key in config.parameters) is encodes
+    set_here = {"gpt_model_type": "inflight_fused_batching", "gpt_model_path": f"{bundle}/engine/decoder"}
+    set_here |= {"normalize_log_probs": "false", "enable_chunked_context": "false"}
+    set_here |= {"enable_kv_cache_reuse": str(recipe.kind == "decoder").lower()}
+    assert {key: config.parameters[key].string_value for key in set_here} == set_here
     assert all(key in config.parameters for key in EMPTY)
 
 
@@ -284,7 +292,7 @@ def test_pictures_get_memory_between_models(finished: Places) -> None:
     assert manifest
     assert manifest.serving.cuda_pool_bytes == 2 * 8 * 3 * 576 * 4096 * 2
     whisper = load_recipe(CATALOG["mini-whisper"], "trtllm")
-    assert cuda_pool_bytes(Engines(whisper, Path("/nowhere"))) == 0
+    assert cuda_pool_bytes(whisper, Path("/nowhere")) == 0
 
 
 def test_what_a_facade_knows_of_pictures(finished: Places) -> None:

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from build.bundle import build
 from build.catalog import CatalogError
 from build.plan import Places
 from build.recipes import load_recipe
-from build.targets.trtllm.engine_config import fill, parameter
+from build.targets.trtllm.engine_config import fill
 from build.targets.trtllm.image import TrtLlmBuilderImage
 from ops.deploy import check_gpus
 from tests.fakes.nvidia_image import H100
@@ -52,6 +53,11 @@ REFUSED = [
         "mini-t5",
         {"ENGINE_BATCH_SIZE": "4"},
         "ENGINE_BATCH_SIZE=4 is less than MAX_BATCH_SIZE=8; raise the first or lower the second",
+    ),
+    (
+        "mini-t5",
+        {"KV_CACHE_FRACTION": "1.5"},
+        "kv_cache_free_gpu_mem_fraction is '1.5'; give a share between 0 and 1, such as 0.5",
     ),
     ("llava-1.5-7b", {"TP_SIZE": "4", "PP_SIZE": "2"}, "TP_SIZE × PP_SIZE is 8, its instance has 4 GPU"),
 ]
@@ -101,6 +107,7 @@ def test_the_impossible_is_refused_first(
 @pytest.mark.parametrize(
     ("knobs", "sentence"),
     [
+        ({"cross_kv_cache_fraction": 0.0}, "an encoder-decoder needs one between 0 and 1, such as 0.5"),
         ({"served_beam_width": 4}, "served_beam_width=4 is more than MAX_BEAM_WIDTH=1"),
         ({"batch_scheduler_policy": "fifo"}, "family t5 takes: guaranteed_no_evict, max_utilization"),
     ],
@@ -147,6 +154,10 @@ def test_ranks_are_counted_before_a_build() -> None:
         CatalogError, match=r"triton-1 has GPU 1, TP_SIZE × PP_SIZE is 2; set for example TRITON_1_GPUS=2,3"
     ):
         check_gpus(models[:1], "trtllm", 2, {"TP_SIZE": "2", "TRITON_0_GPUS": "0,1"})
+
+
+def parameter(config: ModelConfig, key: str) -> str:
+    return config.parameters[key].string_value if key in config.parameters else ""
 
 
 def test_settings_of_the_engine_model(tmp_path: Path) -> None:
