@@ -1,22 +1,24 @@
 """Turn checkpoints, loaded by transformers, into serving's architectures (builder only).
 
-A family's module has `ARCHITECTURE` (transformers' class), `random_model(name)` for true shapes with random
-weights, `shape(model)`, `weights(model)` under the names of serving/architectures, and, if it has an encoder,
-`facts(model, arguments)`: what engine.json says and the shape does not. A family whose shape has
-`prompt_table` also has `picture_shape(model)` and `picture_weights(model)`, and a line in `LOOKS` of
-build/pictures.
+A family's module has `ARCHITECTURE` (transformers' class), `shape(model)`, `weights(model)` under the names
+of serving/architectures, and, if it has an encoder, `facts(model, arguments)`: what engine.json says and the
+shape does not. A family whose shape has `prompt_table` also has `picture_shape(model)` and
+`picture_weights(model)`, and a line in `LOOKS` of build/pictures. True shapes for random weights are in
+shapes.toml.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import AutoConfig
 
 from serving.architectures import pictures
 from serving.architectures.clip import Tower
@@ -25,6 +27,7 @@ from serving.architectures.transformer import Transformer
 
 from ..pictures import Unsupported
 
+SHAPES = tomllib.loads(Path(__file__).with_name("shapes.toml").read_text("utf-8"))
 FAMILIES = ("whisper", "t5", "bart", "gpt2", "llama", "opt", "llava", "blip2")
 
 
@@ -39,11 +42,22 @@ def load(name: str, weights: str, seed: int = 0) -> tuple[Any, Transformer]:
     """
     its, (kind, _, random) = family(name), weights.partition("random:")
     torch.manual_seed(seed)
-    theirs = its.random_model(random) if random else complete(its.ARCHITECTURE, kind)
+    theirs = random_model(name, random) if random else complete(its.ARCHITECTURE, kind)
     theirs.eval()
     ours = Transformer(its.shape(theirs))
     ours.load_state_dict(its.weights(theirs))
     return theirs, ours.eval()
+
+
+def random_model(name: str, shape: str) -> Any:
+    """Build transformers' model of a family with random weights in a true shape of shapes.toml, which its
+    configuration has as `name_or_path`.
+    """
+    shared, architecture = SHAPES[name], family(name).ARCHITECTURE
+    settings = {**shared, **shared["shapes"][shape]}
+    del settings["shapes"]
+    config = AutoConfig.for_model(**settings, name_or_path=shape)
+    return getattr(architecture, "from_config", architecture)(config)  # an Auto class is no constructor
 
 
 def complete(architecture: Any, folder: str) -> Any:

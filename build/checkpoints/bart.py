@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers import BartConfig, BartForConditionalGeneration
+from transformers import BartForConditionalGeneration
 
 from serving.architectures.shape import Shape
 
@@ -17,24 +17,6 @@ from .whisper import RULES
 
 ARCHITECTURE = BartForConditionalGeneration
 OFFSET = 2
-# d_model, layers, heads, ffn: the configs of facebook/bart-base and facebook/bart-large-cnn on the Hugging
-# Face hub.
-SHAPES = {"bart-base": (768, 6, 12, 3072), "bart-large": (1024, 12, 16, 4096)}
-
-
-def random_model(name: str) -> BartForConditionalGeneration:
-    """Build transformers' model in a true shape with random weights."""
-    width, layers, heads, inner = SHAPES[name]
-    config = BartConfig(
-        d_model=width,
-        encoder_layers=layers,
-        decoder_layers=layers,
-        encoder_attention_heads=heads,
-        decoder_attention_heads=heads,
-        encoder_ffn_dim=inner,
-        decoder_ffn_dim=inner,
-    )
-    return BartForConditionalGeneration(config)
 
 
 def shape(model: BartForConditionalGeneration) -> Shape:

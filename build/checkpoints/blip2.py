@@ -5,7 +5,7 @@ queries attend to it, a projection, and an OPT that reads the result as prompt e
 from __future__ import annotations
 
 import torch
-from transformers import Blip2Config, Blip2ForConditionalGeneration
+from transformers import Blip2ForConditionalGeneration
 
 from serving.architectures import pictures as architecture
 from serving.architectures.clip import ACTIVATIONS
@@ -15,7 +15,6 @@ from ..pictures import Unsupported
 from . import opt, renamed, tower, vision_rules
 
 ARCHITECTURE = Blip2ForConditionalGeneration
-SHAPES = {"blip2-opt-2.7b": "opt-2.7b"}
 VISION, ASKING = r"^vision_model\.", r"^qformer\.encoder\.layer\.(\d+)\."
 RULES = [
     *vision_rules(VISION),
@@ -35,14 +34,6 @@ RULES = [
     (ASKING + r"output_query\.LayerNorm", r"layers.\1.norm"),
     (r"^language_projection", "project"),
 ]
-
-
-def random_model(name: str) -> Blip2ForConditionalGeneration:
-    """Build transformers' model with random weights, in blip2-opt-2.7b's vision shape, which is transformers'
-    default.
-    """
-    text = opt.random_config(SHAPES[name], vocab_size=50304)
-    return Blip2ForConditionalGeneration(Blip2Config(text_config=text, image_token_index=50265))
 
 
 def shape(model: Blip2ForConditionalGeneration) -> Shape:

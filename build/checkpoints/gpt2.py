@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2LMHeadModel
 
 from serving.architectures.shape import Shape
 
 from . import renamed
 
 ARCHITECTURE = GPT2LMHeadModel
-# n_embd, n_layer, n_head: the configs of openai-community/gpt2 and gpt2-medium on the Hugging Face hub.
-SHAPES = {"gpt2": (768, 12, 12), "gpt2-medium": (1024, 24, 16)}
 RULES = [
     (r"^transformer\.wte", "decoder.ids"),
     (r"^transformer\.wpe", "decoder.positions"),
@@ -25,12 +23,6 @@ RULES = [
     (r"^lm_head", "decoder.head"),
 ]
 TRANSPOSED = ("own.out.weight", "own.qkv.weight", "feed.up.weight", "feed.down.weight")  # its Conv1D
-
-
-def random_model(name: str) -> GPT2LMHeadModel:
-    """Build transformers' model in a true shape with random weights."""
-    width, layers, heads = SHAPES[name]
-    return GPT2LMHeadModel(GPT2Config(n_embd=width, n_layer=layers, n_head=heads))
 
 
 def shape(model: GPT2LMHeadModel) -> Shape:

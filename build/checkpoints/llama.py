@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch.nn.functional import pad
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from serving.architectures.layers import ACTIVATIONS
 from serving.architectures.shape import Shape
@@ -22,9 +22,6 @@ ARCHITECTURE = AutoModelForCausalLM
 # What config.json may call itself.
 SUPPORTED = ("llama", "mistral", "qwen2", "qwen3", "smollm3", "phi3", "gemma", "gemma2", "gemma3_text")
 GEMMAS = ("gemma", "gemma2", "gemma3_text")
-# hidden_size, layers, heads, key heads, intermediate_size: the configs of TinyLlama/TinyLlama-1.1B-Chat-v1.0
-# and meta-llama/Llama-2-7b on the Hugging Face hub.
-SHAPES = {"tinyllama-1.1b": (2048, 22, 32, 4, 5632), "llama-2-7b": (4096, 32, 32, 32, 11008)}
 RULES = [
     (r"^model\.embed_tokens", "decoder.ids"),
     (r"^model\.norm", "decoder.norm"),
@@ -47,20 +44,6 @@ FOUR_NORMS = [
     (r"^model\.layers\.(\d+)\.post_feedforward_layernorm", r"decoder.layers.\1.feed.down.after"),
 ]
 LONGEST = 32_768  # positions of the rotary tables at most, 16 MB each of float32 at a head width of 128
-
-
-def random_model(name: str) -> LlamaForCausalLM:
-    """Build transformers' model in a true shape with random weights."""
-    width, layers, heads, key_heads, inner = SHAPES[name]
-    config = LlamaConfig(
-        hidden_size=width,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=key_heads,
-        intermediate_size=inner,
-        max_position_embeddings=4096 if name == "llama-2-7b" else 2048,
-    )
-    return LlamaForCausalLM(config)
 
 
 def shape(model: PreTrainedModel) -> Shape:

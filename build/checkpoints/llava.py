@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
+from transformers import LlavaForConditionalGeneration
 
 from serving.architectures import pictures as architecture
 from serving.architectures.clip import ACTIVATIONS
@@ -17,13 +17,6 @@ from ..pictures import Unsupported
 from . import llama, renamed, tower, vision_rules
 
 ARCHITECTURE = LlavaForConditionalGeneration
-# A picture's size, patch, width, layers, heads and inner width, then LLaMA's: the vision tower of
-# openai/clip-vit-large-patch14-336 before LLaMA 2 as in llava-hf/llava-1.5-7b-hf, and a small one of true
-# proportions: openai/clip-vit-base-patch16 before a decoder of a billion weights.
-SHAPES = {
-    "llava-1.5-7b": ((336, 14, 1024, 24, 16, 4096), (4096, 32, 32, 11008)),
-    "llava-1b": ((224, 16, 768, 12, 12, 3072), (1792, 24, 28, 4864)),
-}
 VISION = r"^model\.vision_tower\.(?:vision_model\.)?"
 RULES = [
     *vision_rules(VISION),
@@ -35,30 +28,6 @@ RULES = [
     (r"^model\.multi_modal_projector\.linear_1", "first"),
     (r"^model\.multi_modal_projector\.linear_2", "second"),
 ]
-
-
-def random_model(name: str) -> LlavaForConditionalGeneration:
-    """Build transformers' model in a true shape with random weights."""
-    (size, patch, seen, seen_layers, seen_heads, seen_inner), (width, layers, heads, inner) = SHAPES[name]
-    vision = CLIPVisionConfig(
-        image_size=size,
-        patch_size=patch,
-        hidden_size=seen,
-        num_hidden_layers=seen_layers,
-        num_attention_heads=seen_heads,
-        intermediate_size=seen_inner,
-    )
-    text = LlamaConfig(
-        vocab_size=32064,
-        hidden_size=width,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        intermediate_size=inner,
-        max_position_embeddings=4096,
-    )
-    return LlavaForConditionalGeneration(
-        LlavaConfig(vision_config=vision, text_config=text, image_token_id=32000)
-    )
 
 
 def shape(model: LlavaForConditionalGeneration) -> Shape:

@@ -14,9 +14,6 @@ from . import renamed
 
 ARCHITECTURE = OPTForCausalLM
 OFFSET = 2
-# hidden_size, layers, heads, ffn_dim: the configs of facebook/opt-125m and facebook/opt-2.7b on the Hugging
-# Face hub.
-SHAPES = {"opt-125m": (768, 12, 12, 3072), "opt-2.7b": (2560, 32, 32, 10240)}
 LAYER = r"^model\.decoder\.layers\.(\d+)\."
 RULES = [
     (r"^model\.decoder\.embed_tokens", "decoder.ids"),
@@ -30,24 +27,6 @@ RULES = [
     (LAYER + r"fc2", r"decoder.layers.\1.feed.down"),
     (r"^lm_head", "decoder.head"),
 ]
-
-
-def random_config(name: str, **own: int) -> OPTConfig:
-    """Make a configuration in a true shape; `own` overrides further defaults of transformers."""
-    width, layers, heads, inner = SHAPES[name]
-    return OPTConfig(
-        hidden_size=width,
-        word_embed_proj_dim=width,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        ffn_dim=inner,
-        **own,
-    )
-
-
-def random_model(name: str) -> OPTForCausalLM:
-    """Build transformers' model in a true shape with random weights."""
-    return OPTForCausalLM(random_config(name))
 
 
 def shape(model: OPTForCausalLM) -> Shape:

@@ -18,13 +18,6 @@ from . import renamed
 from .arguments import Arguments
 
 ARCHITECTURE = T5ForConditionalGeneration
-# d_model, layers, heads, d_kv, d_ff, gated, tied: the configs of google-t5/t5-small and google/flan-t5-small
-# on the Hugging Face hub.
-SHAPES = {
-    "t5-small": (512, 6, 8, 64, 2048, False, True),
-    "flan-t5-small": (512, 8, 6, 64, 1024, True, False),
-    "flan-t5-base": (768, 12, 12, 64, 2048, True, False),
-}
 RULES = [
     (r"^decoder\.block\.(\d+)\.layer\.1\.EncDecAttention\.k", r"encoder.keys.\1"),
     (r"^decoder\.block\.(\d+)\.layer\.1\.EncDecAttention\.v", r"encoder.values.\1"),
@@ -42,24 +35,6 @@ RULES = [
     (r"coder\.final_layer_norm", "coder.norm"),
     (r"^lm_head", "decoder.head"),
 ]
-
-
-def random_model(name: str) -> T5ForConditionalGeneration:
-    """Build transformers' model in a true shape with random weights."""
-    width, layers, heads, head_width, inner, gated, tied = SHAPES[name]
-    config = T5Config(
-        d_model=width,
-        num_layers=layers,
-        num_decoder_layers=layers,
-        num_heads=heads,
-        d_kv=head_width,
-        d_ff=inner,
-        vocab_size=32128,
-        feed_forward_proj="gated-gelu" if gated else "relu",
-        tie_word_embeddings=tied,
-        decoder_start_token_id=0,
-    )
-    return T5ForConditionalGeneration(config)
 
 
 def shape(model: T5ForConditionalGeneration) -> Shape:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers import WhisperConfig, WhisperForConditionalGeneration
+from transformers import WhisperForConditionalGeneration
 
 from serving.architectures.shape import Shape
 
@@ -14,14 +14,6 @@ from . import encoder_decoder, renamed
 from .arguments import Arguments
 
 ARCHITECTURE = WhisperForConditionalGeneration
-# Width, encoder and decoder layers, heads, mel bins, vocabulary: openai/whisper model card and the configs on
-# the Hugging Face hub.
-SHAPES = {
-    "whisper-tiny": (384, 4, 4, 6, 80, 51865),
-    "whisper-base": (512, 6, 6, 8, 80, 51865),
-    "whisper-small": (768, 12, 12, 12, 80, 51865),
-    "whisper-large-v3-turbo": (1280, 32, 4, 20, 128, 51866),
-}
 # Also BART's.
 RULES = [
     (r"^decoder\.layers\.(\d+)\.encoder_attn\.k_proj", r"encoder.keys.\1"),
@@ -42,34 +34,13 @@ RULES = [
 ]
 
 
-def random_model(name: str) -> WhisperForConditionalGeneration:
-    """Build transformers' model in a true shape with random weights and the true model's alignment heads."""
-    width, encoder, decoder, heads, mels, vocabulary = SHAPES[name]
-    config = WhisperConfig(
-        d_model=width,
-        encoder_layers=encoder,
-        decoder_layers=decoder,
-        encoder_attention_heads=heads,
-        decoder_attention_heads=heads,
-        encoder_ffn_dim=4 * width,
-        decoder_ffn_dim=4 * width,
-        num_mel_bins=mels,
-        vocab_size=vocabulary,
-        decoder_start_token_id=50258,
-        bos_token_id=50257,
-        eos_token_id=50257,
-        pad_token_id=50257,
-    )
-    model = WhisperForConditionalGeneration(config)
-    model.generation_config.alignment_heads = ALIGNMENT_HEADS[name.removeprefix("whisper-")]
-    return model
-
-
 def alignment_heads(model: WhisperForConditionalGeneration) -> tuple[tuple[int, int], ...]:
-    """Return (layer, head) pairs from the checkpoint if all exist (distilled ones may list their teacher's),
-    otherwise every head of the upper half of the layers (openai/whisper model.py).
+    """Return (layer, head) pairs from the checkpoint, or of the true model for random weights, if all exist
+    (distilled ones may list their teacher's), otherwise every head of the upper half of the layers
+    (openai/whisper model.py).
     """
-    config, named = model.config, getattr(model.generation_config, "alignment_heads", None)
+    config, shape = model.config, model.config.name_or_path.removeprefix("whisper-")
+    named = getattr(model.generation_config, "alignment_heads", ALIGNMENT_HEADS.get(shape))
     layers, heads = config.decoder_layers, config.decoder_attention_heads
     if named and all(layer < layers and head < heads for layer, head in named):
         return tuple(sorted((layer, head) for layer, head in named))

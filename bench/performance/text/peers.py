@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,10 @@ def checkpoint(model: BenchModel) -> Path:
     if not (folder / "model.safetensors").exists():
         import torch
 
+        from build import checkpoints
+
         torch.manual_seed(0)
-        made = import_module(f"build.checkpoints.{model.family}").random_model(model.name)
+        made = checkpoints.random_model(model.family, model.name)
         made.config.normalize_before = False  # CTranslate2's converter reads it, and the hub's BART has it
         made.save_pretrained(folder)
     return folder

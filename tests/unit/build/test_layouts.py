@@ -130,7 +130,7 @@ def test_heads_that_a_checkpoint_lacks_are_not_used(
     named: list[list[int]] | None, found: tuple[tuple[int, int], ...]
 ) -> None:
     """A distilled checkpoint may name heads of its teacher: then all of the upper half align."""
-    config = SimpleNamespace(decoder_layers=2, decoder_attention_heads=2)
+    config = SimpleNamespace(decoder_layers=2, decoder_attention_heads=2, name_or_path="")
     model: Any = SimpleNamespace(config=config, generation_config=SimpleNamespace(alignment_heads=named))
     assert whisper.alignment_heads(model) == found
 
