@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 import struct
 from pathlib import Path
 from typing import BinaryIO
@@ -17,34 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
+from build.layouts.whisper import to_openai
 from serving.audio.log_mel import mel_filters
 
 MAGIC, FLOAT32, FLOAT16 = 0x67676D6C, 0, 1
-# Hugging Face's names to OpenAI's, one after the other.
-NAMES = (
-    (r"^model\.", ""),
-    (r"\.layers\.", ".blocks."),
-    (r"self_attn_layer_norm", "attn_ln"),
-    (r"encoder_attn_layer_norm", "cross_attn_ln"),
-    (r"self_attn", "attn"),
-    (r"encoder_attn", "cross_attn"),
-    (r"([qkv])_proj", lambda found: {"q": "query", "k": "key", "v": "value"}[found[1]]),
-    (r"out_proj", "out"),
-    (r"fc1", "mlp.0"),
-    (r"fc2", "mlp.2"),
-    (r"final_layer_norm", "mlp_ln"),
-    (r"^encoder\.layer_norm", "encoder.ln_post"),
-    (r"^decoder\.layer_norm", "decoder.ln"),
-    (r"embed_positions\.weight", "positional_embedding"),
-    (r"embed_tokens", "token_embedding"),
-)
-
-
-def openai_name(name: str) -> str:
-    """Return a tensor's name in OpenAI's checkpoints."""
-    for pattern, by in NAMES:
-        name = re.sub(pattern, by, name)
-    return name
 
 
 def _integers(file: BinaryIO, *values: int) -> None:
@@ -79,4 +54,4 @@ def convert(folder: Path, vocabulary: Path, output: Path) -> None:
             file.write(token)
         for name, data in load_file(folder / "model.safetensors").items():
             if not name.startswith("proj_out"):
-                _tensor(file, openai_name(name), data.astype(np.float32))
+                _tensor(file, to_openai(name), data.astype(np.float32))
