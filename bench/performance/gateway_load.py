@@ -1,7 +1,7 @@
 """What one gateway process takes: `python -m bench.performance.gateway_load [--in-flight 1,16] [--seconds N]
 [--output FILE]`.
 
-WAV files of 30 s at /v1/audio/transcriptions; behind the gateway stands a server that answers each KServe
+WAV files of 30 s at /v1/audio/transcriptions; the gateway's backend is a server that answers each KServe
 request at once with the same words, so nothing but the gateway limits. `processor_ms` is its processor time
 for a request, which other processes on the machine change less than its pace. A gateway that asks for a file
 more than once would do more than its work: that ends the benchmark.

@@ -117,6 +117,6 @@ def own_memory() -> float:
 def peer(module: str, *arguments: str) -> list[dict[str, Any]]:
     """Run `module` in a fresh process and read the measurements, JSON objects, that it prints."""
     output = subprocess.check_output([sys.executable, "-m", module, *arguments], cwd=ROOT, text=True)
-    rows = [line for line in output.splitlines() if line.startswith('{"who"')]
+    rows = [line for line in output.splitlines() if line.startswith('{"system"')]
     print("\n".join(rows), flush=True)
     return [json.loads(row) for row in rows]

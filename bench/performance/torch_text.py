@@ -1,7 +1,7 @@
 """T5, BART and GPT-2 on the torch engine compared with transformers: `python -m bench.performance.torch_text
 [--models …] [--in-flight 1,32] [--static] [--output FILE]`, on the GPU that is there.
 
-True shapes, the same random weights in float16, 64 ids in, 64 out, no id ends a text. Ours: the engine behind
+True shapes, the same random weights in float16, 64 ids in, 64 out, no id ends a text. Ours: the engine with
 its scheduler, each request alone, asked again as soon as it is answered. Theirs: `generate` on a batch of as
 many, greedy; with `--static` also with a static cache and compiled steps, which takes a minute for each cell.
 The best of theirs counts. What comes out is JSON, written after each part.

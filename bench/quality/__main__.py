@@ -179,7 +179,7 @@ def hour(report: Report, direct: Direct, spoken: list[Utterance], seconds: float
     report.goal(f"one file: {rate.lost:.2f} % deleted", met=rate.lost <= MOST_DELETED)
 
 
-def nothing_said(report: Report, direct: Direct) -> None:
+def no_speech(report: Report, direct: Direct) -> None:
     """Check that silence, noise, music and clicks of any length produce no words, and cost at most five times
     a clip of speech.
     """
@@ -346,7 +346,7 @@ def main() -> int:
     found = direct.transcript(jfk().wave, PLAIN, PauseCutter()).text
     report.line(f"{given.model_id}, {direct.graphs.precision}; jfk.flac: {found}")
     if "silence" in wanted:
-        nothing_said(report, direct)
+        no_speech(report, direct)
     if "live" in wanted:
         live(report, direct)
     if "pairs" in wanted:

@@ -30,7 +30,7 @@ PREFIX = "<|startoftranscript|><|en|><|transcribe|><|notimestamps|>"
 class Cell:
     """One measurement; latencies and overheads in seconds, memory in MB."""
 
-    who: str
+    system: str
     seconds: int
     concurrency: int
     requests: int
@@ -67,7 +67,7 @@ def wav(clip: Floats) -> bytes:
 
 
 def timed_cell(
-    who: str,
+    system: str,
     seconds: int,
     concurrency: int,
     clips: Sequence[Any],
@@ -95,6 +95,6 @@ def timed_cell(
     done = len(clips) * per_call
     rtfx, per_second = round(done * seconds / wall, 1), round(done / wall, 2)
     p50, p95, p99 = (round(float(np.percentile(latencies, p)), 4) for p in (50, 95, 99))
-    cell = Cell(who, seconds, concurrency, done, rtfx, per_second, p50, p95, p99, round(memory()))
+    cell = Cell(system, seconds, concurrency, done, rtfx, per_second, p50, p95, p99, round(memory()))
     print(json.dumps(dataclasses.asdict(cell)), flush=True)
     return cell

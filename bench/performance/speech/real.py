@@ -215,13 +215,13 @@ class Bench:
         found: dict[tuple[str, int], list[dict[str, Any]]] = {}
         for file in sorted(self.kept.glob("*/*.json")):
             row = json.loads(file.read_text("utf-8"))
-            found.setdefault((row["who"], row["concurrency"]), []).append(row)
+            found.setdefault((row["system"], row["concurrency"]), []).append(row)
         measured = [middle(runs, "per_second") for runs in found.values()]
         lines = ["| goal | wanted | reached |", "|---|---|---|"]
         wanted = WANTED if (self.model, self.gpu, self.seconds) == ("base", False, SECONDS) else {}
         for many, goal in wanted.items():
-            speed = {row["who"]: row["per_second"] for row in measured if row["concurrency"] == many}
-            peers = [value for who, value in speed.items() if who.startswith("faster-whisper")]
+            speed = {row["system"]: row["per_second"] for row in measured if row["concurrency"] == many}
+            peers = [value for system, value in speed.items() if system.startswith("faster-whisper")]
             both = "Conch" in speed and peers
             reached = f"**{speed['Conch'] / max(peers):.2f}**" if both else "not measured"
             lines.append(f"| {many} in flight: × faster-whisper's best | {goal} | {reached} |")
@@ -231,7 +231,7 @@ class Bench:
             rate = "" if row["wer"] is None else "{} % ({}–{})".format(row["wer"], *row["interval"])
             pace = f"{row['per_second']:g}{spread(row)} | {row['rtfx']:g}"
             took = f"{row['p50']:.2f} | {row['p95']:.2f} | {rate} | {row['memory']:g}"
-            lines.append(f"| {row['who']} | {row['concurrency']} | {row['requests']} | {pace} | {took} |")
+            lines.append(f"| {row['system']} | {row['concurrency']} | {row['requests']} | {pace} | {took} |")
         return lines
 
 
@@ -260,7 +260,7 @@ def main() -> None:
     parser.add_argument("--clips", type=int, default=40)
     parser.add_argument("--concurrent", help="requests in progress; 1,8")
     parser.add_argument("--again", action="store_true")
-    parser.add_argument("--runs", type=int, default=1, help="of everybody, in turns; medians are reported")
+    parser.add_argument("--runs", type=int, default=1, help="of all systems, in turns; medians are reported")
     parser.add_argument("--no-cpp", action="store_true", help="without whisper.cpp, which is slow")
     parser.add_argument("--seconds", type=int, default=SECONDS, help="the longest clip, 5 to 30")
     given = parser.parse_args()

@@ -21,7 +21,7 @@ from .peers import PEERS
 from .report import goals, kept, report
 
 
-def everybody(model: BenchModel, peers: Sequence[str]) -> list[TextCell]:
+def all_systems(model: BenchModel, peers: Sequence[str]) -> list[TextCell]:
     """Measure Conch, then each peer."""
     found = [peer("bench.performance.text", "--peer", name, "--models", model.name) for name in peers]
     return conch(model) + [TextCell(**row) for rows in found for row in rows]
@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--peer", choices=PEERS)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
-    parser.add_argument("--runs", type=int, default=1, help="of everybody, in turns; medians are reported")
+    parser.add_argument("--runs", type=int, default=1, help="of all systems, in turns; medians are reported")
     arguments = parser.parse_args()
     models = [MODELS[name] for name in arguments.models]
     if arguments.peer:
@@ -46,7 +46,7 @@ def main() -> None:
         when = f"on {machine()}, {time.strftime('%Y-%m-%d')}, {load}"
         measured = list[list[TextCell]]()
         for number in range(arguments.runs):
-            measured.append(everybody(model, arguments.peers))
+            measured.append(all_systems(model, arguments.peers))
             run = f"{when}, {number + 1} runs" if number else when
             runs[model.name] = (run, middles(measured))
             report(runs)  # a run that is cut off leaves what it has

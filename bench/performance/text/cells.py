@@ -68,7 +68,7 @@ class TextCell:
     to the last. `lowest`, `highest`: tokens per second of several runs.
     """
 
-    who: str
+    system: str
     model: str
     concurrency: int
     requests: int
@@ -94,7 +94,7 @@ def requests(model: BenchModel, count: int) -> list[BenchRequest]:
     return [one(model, pair, random) for pair in pairs]
 
 
-def measure(who: str, model: BenchModel, concurrency: int, call: Call, batch: int = 1) -> TextCell:
+def measure(system: str, model: BenchModel, concurrency: int, call: Call, batch: int = 1) -> TextCell:
     """Send all requests from threads. `batch` is the number of requests per call."""
     asked = requests(model, REQUESTS[concurrency])
     groups = [asked[i : i + batch] for i in range(0, len(asked), batch)]
@@ -103,11 +103,11 @@ def measure(who: str, model: BenchModel, concurrency: int, call: Call, batch: in
     with ThreadPoolExecutor(max(1, concurrency // batch)) as pool:
         timed = [one for group in pool.map(call, groups) for one in group]
     seconds = time.perf_counter() - begin
-    return summed(who, model, concurrency, sum(request.wanted for request in asked), seconds, timed)
+    return summed(system, model, concurrency, sum(request.wanted for request in asked), seconds, timed)
 
 
 def summed(
-    who: str, model: BenchModel, concurrency: int, tokens: int, seconds: float, timed: Sequence[Timed]
+    system: str, model: BenchModel, concurrency: int, tokens: int, seconds: float, timed: Sequence[Timed]
 ) -> TextCell:
     """Make the measurement of requests that took so many seconds together, and print it."""
     (first, slow_first), (p50, p99) = (
@@ -115,7 +115,7 @@ def summed(
         for values in zip(*timed, strict=True)
     )
     rate = round(tokens / seconds, 1)
-    cell = TextCell(who, model.name, concurrency, len(timed), tokens, rate, first, slow_first, p50, p99)
+    cell = TextCell(system, model.name, concurrency, len(timed), tokens, rate, first, slow_first, p50, p99)
     print(json.dumps(dataclasses.asdict(cell)), flush=True)
     return cell
 
@@ -124,7 +124,7 @@ def middles(runs: Sequence[Sequence[TextCell]]) -> list[TextCell]:
     """Return the median of each measurement over several runs."""
     found: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for cell in (cell for run in runs for cell in run):
-        found.setdefault((cell.who, cell.concurrency), []).append(dataclasses.asdict(cell))
+        found.setdefault((cell.system, cell.concurrency), []).append(dataclasses.asdict(cell))
     return [TextCell(**middle(rows, "tokens_per_second")) for rows in found.values()]
 
 

@@ -82,11 +82,11 @@ def streamed(layout: LocalDeployment) -> Call:
     return call
 
 
-def some(who: str, model: BenchModel, call: Call, lengths: tuple[int, int] = SHORT_ONE) -> TextCell:
+def some(system: str, model: BenchModel, call: Call, lengths: tuple[int, int] = SHORT_ONE) -> TextCell:
     """Send short requests one after another."""
     begin = time.perf_counter()
     timed = [call([one(model, lengths, np.random.default_rng(3))])[0] for _ in range(SHORT_ONES)]
-    return summed(who, model, 1, SHORT_ONES * lengths[1], time.perf_counter() - begin, timed)
+    return summed(system, model, 1, SHORT_ONES * lengths[1], time.perf_counter() - begin, timed)
 
 
 @contextmanager
@@ -110,7 +110,7 @@ def long_ones(model: BenchModel, call: Call, count: int) -> Iterator[None]:
             thread.join()
 
 
-def beside_others(model: BenchModel, unary: Call, streamed: Call) -> list[TextCell]:
+def with_others(model: BenchModel, unary: Call, streamed: Call) -> list[TextCell]:
     """Measure short requests during a long one, and the first token of streams during eight long ones."""
     cells = [some(ALONE, model, unary), some(FIRST_ALONE, model, streamed, FIRST_ONE)]
     with long_ones(model, unary, 1):
@@ -127,6 +127,8 @@ def conch(model: BenchModel) -> list[TextCell]:
     with running(f"random-{model.name}") as (layout, _):
         ways = {CONCH: unary(layout), "Conch, streamed": streamed(layout)}
         cells += [
-            measure(who, model, concurrency, call) for concurrency in REQUESTS for who, call in ways.items()
+            measure(system, model, concurrency, call)
+            for concurrency in REQUESTS
+            for system, call in ways.items()
         ]
-        return cells + beside_others(model, ways[CONCH], ways["Conch, streamed"])
+        return cells + with_others(model, ways[CONCH], ways["Conch, streamed"])

@@ -33,39 +33,41 @@ speed in brackets. Runs are short: differences of a few per cent are noise.
 """
 
 
-def best(cells: Sequence[TextCell], who: str, model: str, concurrency: int) -> float:
+def best(cells: Sequence[TextCell], system: str, model: str, concurrency: int) -> float:
     """Return tokens per second of a system's fastest mode with so many requests available, not necessarily
     all at once. NaN if not measured.
     """
-    found = (c for c in cells if c.who.startswith(who) and c.model == model and c.concurrency <= concurrency)
+    found = (
+        c for c in cells if c.system.startswith(system) and c.model == model and c.concurrency <= concurrency
+    )
     return max((c.tokens_per_second for c in found), default=nan)
 
 
-def rate(cells: Sequence[TextCell], who: str, model: str, concurrency: int) -> float:
+def rate(cells: Sequence[TextCell], system: str, model: str, concurrency: int) -> float:
     """Return Conch's unary tokens per second, float or int8; NaN if not measured."""
-    asked = (who, model, concurrency)
-    return next((c.tokens_per_second for c in cells if (c.who, c.model, c.concurrency) == asked), nan)
+    asked = (system, model, concurrency)
+    return next((c.tokens_per_second for c in cells if (c.system, c.model, c.concurrency) == asked), nan)
 
 
-def ratio(cells: Sequence[TextCell], who: str, peer_name: str, model: str, concurrency: int) -> float:
+def ratio(cells: Sequence[TextCell], system: str, peer_name: str, model: str, concurrency: int) -> float:
     """Divide it by a peer's best."""
-    return rate(cells, who, model, concurrency) / best(cells, peer_name, model, concurrency)
+    return rate(cells, system, model, concurrency) / best(cells, peer_name, model, concurrency)
 
 
 def goals(cells: Sequence[TextCell]) -> Iterator[tuple[str, float, float]]:
     """Return goal, target and result of what was measured."""
     for model in dict.fromkeys(cell.model for cell in cells):
-        own = {cell.who: cell for cell in cells if cell.model == model}
-        for many, (who, weights) in itertools.product((8, 32), ((CONCH, ""), (INT8, ", int8"))):
+        own = {cell.system: cell for cell in cells if cell.model == model}
+        for many, (system, weights) in itertools.product((8, 32), ((CONCH, ""), (INT8, ", int8"))):
             name = f"{model}{weights}, {many} in flight: times CTranslate2's best (wanted at least)"
-            if who in own and any(peer.startswith(CT2) for peer in own):
-                yield name, 1.5, ratio(cells, who, CT2, model, many)
+            if system in own and any(peer.startswith(CT2) for peer in own):
+                yield name, 1.5, ratio(cells, system, CT2, model, many)
         name = f"{model}, p99 of five tokens next to a request for 500: times alone (at most)"
         yield name, 2.0, own[WITH_A_LONG_ONE].p99 / own[ALONE].p99
         if FIRST_WITH_OTHERS in own:
             name = f"{model}, p99 of a stream's first token under {OTHERS} others: times alone (at most)"
             yield name, 1.5, own[FIRST_WITH_OTHERS].first_p99 / own[FIRST_ALONE].first_p99
-        if any(who.startswith(HF) for who in own):
+        if any(system.startswith(HF) for system in own):
             name = f"{model}, worst of all concurrencies: times transformers' best (at least)"
             yield name, 1.0, min(ratio(cells, CONCH, HF, model, n) for n in REQUESTS)
 
@@ -83,10 +85,12 @@ def ratios(cells: Sequence[TextCell]) -> list[str]:
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for model, many in itertools.product(dict.fromkeys(cell.model for cell in cells), REQUESTS):
-        numbers = [shown(rate(cells, who, model, many), "{:g}") for who in (CONCH, INT8)]
+        numbers = [shown(rate(cells, system, model, many), "{:g}") for system in (CONCH, INT8)]
         for peer in (CT2, HF):
             numbers.append(shown(best(cells, peer, model, many), "{:g}"))
-            numbers += [shown(ratio(cells, who, peer, model, many), "**{:.2f}**") for who in (CONCH, INT8)]
+            numbers += [
+                shown(ratio(cells, system, peer, model, many), "**{:.2f}**") for system in (CONCH, INT8)
+            ]
         lines.append(f"| {model} | {many} | {' | '.join(numbers)} |")
     return lines
 
@@ -102,7 +106,7 @@ def table(cells: Sequence[TextCell]) -> list[str]:
         first = f"{c.first_p50:.3f} | {c.first_p99:.3f}" if c.first_p50 else "– | –"
         speed = f"{c.tokens_per_second:g}{spread(dataclasses.asdict(c))}"
         lines.append(
-            f"| {c.who} | {c.concurrency} | {c.requests} | {speed} | {first} | {c.p50:.3f} | {c.p99:.3f} |"
+            f"| {c.system} | {c.concurrency} | {c.requests} | {speed} | {first} | {c.p50:.3f} | {c.p99:.3f} |"
         )
     return lines
 
@@ -159,8 +163,8 @@ def plot(cells: Sequence[TextCell]) -> None:
     figure = Figure(figsize=(16, 6), layout="constrained")
     for panel, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
         rows = sorted((c for c in cells if c.model == name), key=lambda c: c.tokens_per_second)
-        labels = [f"{c.who} × {c.concurrency}" for c in rows]
-        colours = ["#2a7" if c.who.startswith("Conch") else "#999" for c in rows]
+        labels = [f"{c.system} × {c.concurrency}" for c in rows]
+        colours = ["#2a7" if c.system.startswith("Conch") else "#999" for c in rows]
         panel.barh(labels, [c.tokens_per_second for c in rows], color=colours)
         panel.set(title=name, xlabel="tokens per second")
         panel.tick_params(axis="y", labelsize=7)

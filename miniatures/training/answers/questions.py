@@ -67,10 +67,12 @@ def _ground(scene: Scene, rng: Random) -> PictureQuestion | None:
 
 
 def _description(scene: Scene, rng: Random) -> PictureQuestion | None:
-    return PictureQuestion(rng.choice(DESCRIBE), FORMS[0].format(_said(scene), scene.ground), "description")
+    return PictureQuestion(
+        rng.choice(DESCRIBE), FORMS[0].format(_described(scene), scene.ground), "description"
+    )
 
 
-def _said(scene: Scene) -> str:
+def _described(scene: Scene) -> str:
     """What a scene says of itself, of the ways to say it the one that there is a rule for: two things in the
     order of reading, what is related from the left or from above.
     """

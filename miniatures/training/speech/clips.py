@@ -76,7 +76,7 @@ class Clipper:
         ends_early: bool = False,
     ) -> SpeechClip:
         """Sentences of one language until `fill` of `room` samples is used; with `cut`, the last one passes
-        the end. With `ends_early` and room for it, the text ends at a pause of PAUSE seconds behind some
+        the end. With `ends_early` and room for it, the text ends at a pause of PAUSE seconds after some
         sentence.
         """
         rng = self.rng

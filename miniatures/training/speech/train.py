@@ -191,8 +191,8 @@ class Studio:
         power = torch.stft(wave, 400, FRAME, window=self.window, return_complex=True)[..., :-1].abs() ** 2
         log = (self.filters.T @ power).clamp(min=1e-10).log10()
         mel = (torch.maximum(log, log.amax((1, 2), keepdim=True) - 8) + 4) / 4
-        behind = torch.arange(mel.shape[2], device=self.device) > ends.to(self.device)[:, None] // FRAME
-        return mel.masked_fill((behind & (self._uniform(len(ends), 0, 1) < 1 / 6))[:, None], 0.0)
+        after_end = torch.arange(mel.shape[2], device=self.device) > ends.to(self.device)[:, None] // FRAME
+        return mel.masked_fill((after_end & (self._uniform(len(ends), 0, 1) < 1 / 6))[:, None], 0.0)
 
 
 def loss_of(

@@ -25,8 +25,8 @@ def test_pieces_name_what_is_there() -> None:
 def test_a_piece_ends_as_its_command_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or after its time."""
     monkeypatch.setattr(gpu_pieces, "SECONDS", 60)
-    said = run("a", [sys.executable, "-c", "print('one'); print('two'); exit(3)"], tmp_path / "a.json")
-    assert (said["status"], said["last"]) == (3, "two")
+    found = run("a", [sys.executable, "-c", "print('one'); print('two'); exit(3)"], tmp_path / "a.json")
+    assert (found["status"], found["last"]) == (3, "two")
     assert (tmp_path / "a.log").read_text() == "one\ntwo\n"
     monkeypatch.setattr(gpu_pieces, "SECONDS", 0.3)
     assert run("c", ["sleep", "9"], tmp_path / "c.json")["status"] == -1
@@ -40,9 +40,9 @@ def test_what_a_piece_started_ends_with_it(
     """A child that outlives its parent would spoil the next piece; one that ignores SIGTERM is killed."""
     monkeypatch.setattr(gpu_pieces, "SECONDS", 1)
     monkeypatch.setattr(gpu_pieces, "TO_STOP", 1.0)
-    said = run("a", ["sh", "-c", f"{trap}sleep 60 & echo $!; wait"], tmp_path / "a.json")
-    status = Path(f"/proc/{said['last']}/status")
-    assert said["status"] == -1
+    found = run("a", ["sh", "-c", f"{trap}sleep 60 & echo $!; wait"], tmp_path / "a.json")
+    status = Path(f"/proc/{found['last']}/status")
+    assert found["status"] == -1
     assert not status.exists() or "State:\tZ" in status.read_text()
 
 

@@ -24,7 +24,7 @@ class Third(Handler):
         if count % 5 == 0:
             self.close_connection = True
             return
-        self.send(503 if count % 3 == 0 else 200, "text/plain", "said")
+        self.send(503 if count % 3 == 0 else 200, "text/plain", "full")
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_requests_that_fail_are_counted_and_asking_goes_on(url: str) -> None:
     head = {"Inference-Header-Content-Length": "0"}
     took, failed = client(url, lambda _: ("/v2", b"wave", head), 1, 0.5, 1)
     assert len(took) > 1
-    assert "503: b'said'" in failed
+    assert "503: b'full'" in failed
     assert any(re.match("RemoteDisconnected", one) for one in failed)
 
 

@@ -16,7 +16,7 @@ GOOD = '[good]\nfamily = "t5"\nsource = "file:/models/t5"\n'
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "sentence"),
     [
         ('[my]\nsource = "file:/x"', "[my]: family is missing; add for example family"),
         ('[my]\nfamily = "t5"', "[my]: source is missing; add for example source"),
@@ -35,14 +35,14 @@ GOOD = '[good]\nfamily = "t5"\nsource = "file:/models/t5"\n'
         ('[my]\nfamily = "t5"\nsource = "file:/x"\nmirrors = ["hf:a/b"]', "[my]: mirrors is not a list of"),
     ],
 )
-def test_a_broken_table_is_one_sentence_and_stops_no_other(tmp_path: Path, row: str, said: str) -> None:
+def test_a_broken_table_is_one_sentence_and_stops_no_other(tmp_path: Path, row: str, sentence: str) -> None:
     path = tmp_path / "own.toml"
     path.write_text(f"{row}\n{GOOD}" if row.startswith("my") else GOOD + row)
     found = load_catalog(path)
     assert [model.id for model in select(found, "good", "openvino")] == ["good"]
     with pytest.raises(CatalogError) as error:
         select(found, "my", "openvino")
-    assert said in str(error.value)
+    assert sentence in str(error.value)
     assert "own.toml" in str(error.value)
 
 

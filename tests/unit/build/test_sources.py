@@ -208,18 +208,18 @@ def test_packages_that_are_not_what_was_meant(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("index")
 def test_a_mirror_is_asked_when_the_source_does_not_answer(tmp_path: Path) -> None:
     """The first that answers counts; what was tried is reported, and if none answers, why."""
-    places, said = Places(tmp_path / "weights", tmp_path / "engines"), list[str]()
+    places, notes = Places(tmp_path / "weights", tmp_path / "engines"), list[str]()
     silent = replace(load_catalog()["base"], source="https://127.0.0.1:9/base.pt", mirrors=())
     mirrored = replace(
         silent, mirrors=(replace(silent, source=PLACES, layout="ctranslate2", sha256="", hashes=HASHES),)
     )
     jobs = [plan_job(model, "openvino", places) for model in (mirrored, *mirrored.mirrors)]
-    job, weights = fetched(jobs, said.append)
+    job, weights = fetched(jobs, notes.append)
     assert job.model.source == PLACES
     assert (weights.folder / "model.bin").stat().st_size == len(BLOB)
-    assert said[2] == f"base: taking the mirror {PLACES}"
+    assert notes[2] == f"base: taking the mirror {PLACES}"
     with pytest.raises(FetchError, match=r"127.0.0.1:9/base.pt: .*run the build again"):
-        fetched(jobs[:1], said.append)
+        fetched(jobs[:1], notes.append)
 
 
 def test_mirrors_of_the_catalog() -> None:

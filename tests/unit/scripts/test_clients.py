@@ -261,8 +261,10 @@ def test_two_recordings_of_one_name(sounds: Path) -> None:
         read(sounds)
 
 
-def outcome(said: str, heard: str, latency: float = 1.0, **more: object) -> Outcome:
-    return Outcome(ManifestRow(said[:5] or "none", Path("x.wav"), said), 10.0, heard, latency, **more)  # type: ignore[arg-type]
+def outcome(reference: str, text: str, latency: float = 1.0, **more: object) -> Outcome:
+    return Outcome(
+        ManifestRow(reference[:5] or "none", Path("x.wav"), reference), 10.0, text, latency, **more
+    )  # type: ignore[arg-type]
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "#!/usr/bin/env python3\nimport json, os, sys\nsize = len(sys.stdin.buffer.read()) if 'exec' in "
         "sys.argv else 0\n"
         f"print(json.dumps([sys.argv[1:], os.environ.get('MODEL_ID'), size]), file=open({str(path)!r}, "
-        "'a'))\nprint('said')\n"
+        "'a'))\nprint('done')\n"
     )
     (tmp_path / "docker").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
@@ -36,7 +36,7 @@ def lines(path: Path) -> list[list[object]]:
 def test_compose_is_told_what_users_would_type(told: Path) -> None:
     """A project of its own, all instances on the first GPU, the builder's own check."""
     deployment = InDocker(FIRST, dict(os.environ))
-    assert [built(deployment, command, "mini-t5") for command in ("check", "engines")] == ["said"] * 2
+    assert [built(deployment, command, "mini-t5") for command in ("check", "engines")] == ["done"] * 2
     deployment.up()
     deployment.kill(3)
     deployment.down()
@@ -73,7 +73,7 @@ def test_nvidias_clients_run_where_they_find_what_they_import(told: Path) -> Non
         assert build[:2] == ["build", "--quiet"]  # type: ignore[index]
         assert "SERVER=localhost/conch/server:0.2.0-trtllm" in build  # type: ignore[operator]
         assert ran[:4] == ["run", "--rm", "--network", "conch-gpu-report_inner"]  # type: ignore[index]
-        assert ran[-len(arguments) - 2 :] == ["said", script, *arguments]  # type: ignore[index]
+        assert ran[-len(arguments) - 2 :] == ["done", script, *arguments]  # type: ignore[index]
     assert (
         "/engines/mini-t5/trtllm/engine" in nvidias(deployment)["/app/client/inflight_batcher_llm_client.py"]
     )

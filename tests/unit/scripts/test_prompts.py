@@ -24,29 +24,29 @@ class Double(Handler):
 
     def answer(self, raw: bytes) -> None:
         body = json.loads(raw)
-        said = body.get("prompt", body.get("text_input"))
+        prompt = body.get("prompt", body.get("text_input"))
         gateway = self.path.startswith("/v1/")
-        if said == "refused":
+        if prompt == "refused":
             error = {"error": {"message": "refused: ask another"} if gateway else "refused: ask another"}
             text = json.dumps(error)
             self.send(400, "application/json", text) if gateway or not body["stream"] else self.send(
                 400, "text/event-stream", f"data: {text}\n\n"
             )
-        elif said == "page":
+        elif prompt == "page":
             self.send(502, "text/html", "<html>Bad Gateway</html>")
-        elif said == "else":
+        elif prompt == "else":
             self.send(200, "application/json", '{"hello": 1}')
         elif body.get("stream"):
-            self._stream(said, gateway)
+            self._stream(prompt, gateway)
         else:
             self.send(200, "application/json", json.dumps(whole(gateway)))
 
-    def _stream(self, said: str, gateway: bool) -> None:
+    def _stream(self, prompt: str, gateway: bool) -> None:
         self.begin_events()
         for i, piece in enumerate(PIECES, 1):
             self.event(openai_chunk(piece) if gateway else {"text_output": piece, "num_output_tokens": i})
             time.sleep(0.02)
-        if said == "midway":
+        if prompt == "midway":
             self.event(
                 {
                     "error": {"message": "the instance died; send it again"}
@@ -54,7 +54,7 @@ class Double(Handler):
                     else "the instance died; send it again"
                 }
             )
-        elif gateway and said != "cut":
+        elif gateway and prompt != "cut":
             self.event({"choices": [], "usage": {"completion_tokens": 3}})
             self.wfile.write(b"data: [DONE]\n\n")
 

@@ -224,7 +224,7 @@ def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TensorRtImage:
     return TensorRtImage(root)
 
 
-def said(argv: list[str]) -> tuple[int, str]:
+def run_tool(argv: list[str]) -> tuple[int, str]:
     done = subprocess.run(argv, capture_output=True, text=True, check=False, env=os.environ)
     return done.returncode, done.stdout
 
@@ -235,7 +235,7 @@ def test_trtexec_takes_the_command(image: TensorRtImage, captions: Made, tmp_pat
     made = tmp_path / "text.plan"
     path = captions.paths[torch.float16]
     argv = command(str(image.trtexec), path, wanted, made, tmp_path / "timing", "float16")
-    status, words = said(argv)
+    status, words = run_tool(argv)
     assert status == 0, words
     header = json.loads(made.read_bytes().partition(b"\n")[0])
     assert header["inputs"]["input_ids"] == {
