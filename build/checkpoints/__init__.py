@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -28,6 +29,7 @@ from serving.architectures.transformer import Transformer
 from ..pictures import Unsupported
 
 SHAPES = tomllib.loads(Path(__file__).with_name("shapes.toml").read_text("utf-8"))
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
 FAMILIES = ("whisper", "t5", "bart", "gpt2", "llama", "opt", "llava", "blip2")
 
 
@@ -156,6 +158,13 @@ def renamed(
             ours = re.sub(pattern, replacement, ours)
         found[ours] = tensor
     return found
+
+
+def copy_tokenizer(weights: Path, output: Path) -> None:
+    """Copy a checkpoint's tokenizer files."""
+    for file in TOKENIZER:
+        if (weights / file).exists() and weights.resolve() != output.resolve():
+            shutil.copy(weights / file, output / file)
 
 
 def stored_in_half(weights: Path) -> bool:

@@ -17,10 +17,9 @@ from build.whisper_vocabulary import whisper_tokenizer
 from conch.bundle import EngineFacts, PictureFacts
 from serving.architectures.shape import Shape
 
-from . import FAMILIES, end_ids, family
+from . import FAMILIES, copy_tokenizer, encoders, end_ids, family
 
 ROOT = Path(__file__).parents[2]
-TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
 
 
 @dataclass(frozen=True)
@@ -45,10 +44,10 @@ class Arguments:
         return self.weights.startswith("random:")
 
 
-def parse(description: str | None, line: Sequence[str] | None = None) -> Arguments:
-    """Parse the command line, or `line` instead."""
+def options(description: str | None) -> argparse.ArgumentParser:
+    """Define the command line."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--family", choices=FAMILIES, required=True)
+    parser.add_argument("--family", choices=(*FAMILIES, *encoders.FAMILIES), required=True)
     parser.add_argument(
         "--weights", required=True, help="a folder in Hugging Face layout, or random:<architecture>"
     )
@@ -57,13 +56,21 @@ def parse(description: str | None, line: Sequence[str] | None = None) -> Argumen
     parser.add_argument("--precision", choices=["float16", "bfloat16", "float32"], default="float16")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--max-input-len", type=int, default=1024, help="longest input of an encoder, in tokens"
+        "--max-input-len",
+        type=int,
+        default=1024,
+        help="longest input of an encoder, in tokens; for embeddings 0: as the model was trained",
     )
     parser.add_argument(
         "--max-seq-len", type=int, default=1024, help="longest output, a decoder's prompt included, in tokens"
     )
     parser.add_argument("--chat-template", default="", help="a file that takes the checkpoint's place")
-    return Arguments(**vars(parser.parse_args(line)))
+    return parser
+
+
+def parse(description: str | None, line: Sequence[str] | None = None) -> Arguments:
+    """Parse the command line, or `line` instead."""
+    return Arguments(**vars(options(description).parse_args(line)))
 
 
 def write_files(arguments: Arguments, theirs: Any, shape: Shape, **own: Any) -> None:
@@ -111,13 +118,6 @@ def _write_pictures(arguments: Arguments, theirs: Any) -> None:
         facts = picture_facts(Path(arguments.weights), size, crops=looks.crops)
     facts.save(arguments.output)
     looks.prompt(config).save(arguments.output)
-
-
-def copy_tokenizer(weights: Path, output: Path) -> None:
-    """Copy a checkpoint's tokenizer files."""
-    for file in TOKENIZER:
-        if (weights / file).exists() and weights.resolve() != output.resolve():
-            shutil.copy(weights / file, output / file)
 
 
 def _write_tokenizer(arguments: Arguments, vocabulary: int) -> None:

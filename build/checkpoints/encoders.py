@@ -1,10 +1,9 @@
-"""What every target's exporter of encoders (embedding models) shares: the checkpoint's network, the files
-that accompany an engine, and the command line.
+"""What every target's exporter shares for encoders alone (embedding models): the checkpoint's network, and
+the files that accompany an engine.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,8 +12,7 @@ from serving.architectures.clip import Clip
 from serving.architectures.speakers import Speakers
 
 from ..pictures import picture_facts
-from . import clip, minilm, speakers
-from .arguments import copy_tokenizer
+from . import clip, copy_tokenizer, minilm, speakers
 
 Network = TextEmbedder | Clip | Speakers
 
@@ -54,13 +52,3 @@ def load(family: str, weights: Path, output: Path, longest: int) -> Network:
     network = FAMILIES[family](weights, output, longest)
     copy_tokenizer(weights, output)
     return network
-
-
-def parser(description: str | None) -> argparse.ArgumentParser:
-    """Make the command line that exporters of encoders share."""
-    made = argparse.ArgumentParser(description=description)
-    made.add_argument("--family", choices=list(FAMILIES), required=True)
-    made.add_argument("--weights", type=Path, required=True, help="a folder in Hugging Face layout")
-    made.add_argument("--output", type=Path, required=True)
-    made.add_argument("--max-input-len", type=int, default=0, help="tokens; 0: as the model was trained")
-    return made

@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from build.checkpoints import encoders
 from build.checkpoints.arguments import parse
 from serving.engine.encoding import EncoderRuntime
 from serving.engine.jobs import Job, Limits
@@ -22,6 +23,8 @@ def export(target: str, family: str, weights: Path, engine: Path, *options: str)
     line = ["--family", family, "--weights", str(weights), "--output", str(engine)]
     if target == "torch":
         line += ["--precision", "float32"]
+    if family in encoders.FAMILIES:
+        line += ["--max-input-len", "0"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a tracer warns of what it takes for constant
         import_module(f"build.targets.{target}.export").export(parse(None, [*line, *options]))

@@ -1,10 +1,12 @@
 """Export a checkpoint to OpenVINO: `python -m build.targets.openvino.export --family F --weights FOLDER
---output FOLDER` writes the graphs, engine.json and the tokenizer's files.
+--output FOLDER` writes the graphs, engine.json, for pictures picture.json, and the tokenizer's files.
 
 The encoder maps features [1, mels, frames] or ids [1, n] to the cross-attention keys and values of every
 decoder layer, so they are computed once per request. The decoder is described in stateful.py. The aligner,
 for families whose shape has alignment heads, runs the decoder over a whole text and returns the
-cross-attention that word timestamps are computed from, where the decoder's steps do not return it.
+cross-attention that word timestamps are computed from, where the decoder's steps do not return it. The graphs
+of embedding models map ids and mask [texts, n], pixels [pictures, 3, size, size] or wav [sounds, n] to
+float32 [rows, dimensions].
 """
 
 from __future__ import annotations
@@ -17,10 +19,13 @@ import torch
 from torch import Tensor, nn
 
 from build import checkpoints
+from build.checkpoints import encoders
 from build.checkpoints.arguments import Arguments, parse, write_files
+from serving.architectures.clip import Clip
+from serving.architectures.speakers import Speakers
 from serving.architectures.transformer import AlignmentCaches, Encoder, Transformer
 
-from .stateful import compress, decoder_graph, memories, picture_graph, traced
+from .stateful import compress, compress_int8, decoder_graph, memories, picture_graph, traced
 
 # Whisper was trained on sounds with silence up to 30 s; less of it will do (docs/benchmarks/real-speech.md).
 SHORT_FRAMES = (1000, 1500, 2000, 2500)
@@ -68,9 +73,43 @@ def graphs(model: Transformer) -> dict[str, ov.Model]:
     return made
 
 
+def text_graph(network: nn.Module) -> ov.Model:
+    """Trace an embedding model for any number of texts of any length."""
+    ids = torch.ones(2, 5, dtype=torch.long)
+    return traced(network, (ids, ids), [("ids", [-1, -1]), ("mask", [-1, -1])], ["embedding"])
+
+
+def sound_graph(network: nn.Module, samples: int) -> ov.Model:
+    """Trace an embedding model for any number of sounds of any length; `samples`: an example's."""
+    return traced(network, (torch.rand(2, samples),), [("wav", [-1, -1])], ["embedding"])
+
+
+def embedding_graphs(network: encoders.Network) -> dict[str, ov.Model]:
+    """Trace the encoders of an embedding model, by file name."""
+    if isinstance(network, Clip):
+        return {
+            "text": text_graph(network.text),
+            "image": picture_graph(network.picture, network.shape.size),
+        }
+    if isinstance(network, Speakers):
+        return {
+            "segmentation": sound_graph(network.segmentation, 160_000),
+            "voice": sound_graph(network.voice, 32_000),
+        }
+    return {"encoder": text_graph(network)}
+
+
 @torch.no_grad()
 def export(arguments: Arguments) -> None:
     """Write the engine folder."""
+    if arguments.family in encoders.FAMILIES:
+        weights, output = Path(arguments.weights), arguments.output
+        network = encoders.load(arguments.family, weights, output, arguments.max_input_len)
+        for name, graph in embedding_graphs(network).items():
+            if arguments.compress == "int8":
+                compress_int8(graph)
+            ov.save_model(graph, output / f"{name}.xml", compress_to_fp16=False)
+        return
     theirs, ours = checkpoints.load(arguments.family, arguments.weights, arguments.seed)
     half = not arguments.random and checkpoints.stored_in_half(Path(arguments.weights))
     made = graphs(ours)

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from build.checkpoints import encoders
+from build.checkpoints.arguments import options
 from conch.bundle import EngineFacts, PictureFacts
 from serving.architectures.bert import TextEmbedder
 from serving.architectures.clip import Clip
@@ -78,7 +79,7 @@ def export(given: argparse.Namespace) -> None:
         SystemExit: trtexec failed.
     """
     output = given.output
-    network = encoders.load(given.family, given.weights, output, given.max_input_len)
+    network = encoders.load(given.family, Path(given.weights), output, given.max_input_len)
     if isinstance(network, Clip):
         facts = replace(PictureFacts.load(output), pixels=given.precision)
         facts.save(output)
@@ -98,9 +99,7 @@ def export(given: argparse.Namespace) -> None:
 
 def main() -> None:
     """Run the command line."""
-    parser = encoders.parser(__doc__)
-    parser.add_argument("--precision", choices=["float16", "float32"], default="float16")
-    parser.add_argument("--compress", choices=["none", "int8"], default="none", help="of the picture encoder")
+    parser = options(__doc__)
     parser.add_argument("--calibration", type=Path, default=Path("none"), help="a folder of pictures")
     parser.add_argument("--max-batch-size", type=int, default=64, help="rows of a plan at most")
     parser.add_argument("--opt-batch-size", type=int, default=16, help="rows that kernels are chosen for")

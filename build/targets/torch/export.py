@@ -1,7 +1,7 @@
 """Export a checkpoint for the torch engine: `python -m build.targets.torch.export --family F --weights FOLDER
 --output FOLDER` writes model.safetensors under the names of serving/architectures, architecture.json,
-engine.json and the tokenizer's files; for models that answer about pictures, also picture.safetensors,
-picture_architecture.json, picture.json and picture_prompt.json.
+engine.json and the tokenizer's files; for models that read pictures picture.json, and for those that answer
+about them picture.safetensors, picture_architecture.json and picture_prompt.json.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from build import checkpoints
+from build.checkpoints import encoders
 from build.checkpoints.arguments import Arguments, parse, write_files
 from serving.engine.torch.encoder import PICTURE_WEIGHTS
 from serving.engine.torch.runtime import WEIGHTS
@@ -27,8 +28,15 @@ def save(model: nn.Module, file: Path) -> None:
 @torch.no_grad()
 def export(arguments: Arguments) -> None:
     """Write the engine folder."""
-    theirs, ours = checkpoints.load(arguments.family, arguments.weights, arguments.seed)
     dtype = getattr(torch, arguments.precision)
+    if arguments.family in encoders.FAMILIES:
+        network = encoders.load(
+            arguments.family, Path(arguments.weights), arguments.output, arguments.max_input_len
+        )
+        network.shape.save(arguments.output)
+        save(network.to(dtype), arguments.output / WEIGHTS)
+        return
+    theirs, ours = checkpoints.load(arguments.family, arguments.weights, arguments.seed)
     save(ours.to(dtype), arguments.output / WEIGHTS)
     ours.shape.save(arguments.output)
     if ours.shape.prompt_table:

@@ -20,8 +20,6 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 
 from build.catalog import ROOT
 from build.checkpoints import clip
-from build.targets.openvino.export_encoder import export
-from build.targets.torch import export_encoder
 from conch.bundle import ENGINE, PictureFacts
 from serving.engine.encoding import AT_ONCE, PictureEncoderEndpoint, embed, encoded
 from serving.errors import BadRequest
@@ -31,7 +29,7 @@ from serving.vision.decoding import decoded
 
 from ...fakes.pictures import broken, noise, png, saved
 from ...fakes.triton_python import UTILS, answers_of, request
-from ..engines import encoder_of
+from ..engines import encoder_of, export
 
 pytestmark = pytest.mark.slow  # imports torch and transformers, exports
 MINI = ROOT / "miniatures" / "clip"
@@ -71,8 +69,8 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     engine = tmp_path_factory.mktemp("bundle") / ENGINE
     for target in ("openvino", "torch"):
         (engine / target).mkdir(parents=True)
-    export("clip", folder, engine / "openvino", "none", 0)
-    export_encoder.export("clip", folder, engine / "torch", "float32", 0)
+    export("openvino", "clip", folder, engine / "openvino")
+    export("torch", "clip", folder, engine / "torch")
     return folder, engine
 
 
@@ -146,12 +144,12 @@ def test_what_a_config_leaves_out_is_transformers(tmp_path: Path, left_out: tupl
 def test_other_checkpoints_are_refused(tmp_path: Path) -> None:
     out = tmp_path / "out"
     with pytest.raises(clip.Unsupported, match="asks for something else"):
-        export("clip", checkpoint(tmp_path / "a", {"crop_size": 16}), out, "none", 0)
+        export("openvino", "clip", checkpoint(tmp_path / "a", {"crop_size": 16}), out)
     with pytest.raises(clip.Unsupported, match="the activation is relu; this family has quick_gelu, gelu"):
-        export("clip", checkpoint(tmp_path / "d", hidden_act="relu"), out, "none", 0)
+        export("openvino", "clip", checkpoint(tmp_path / "d", hidden_act="relu"), out)
     (tmp_path / "a" / "config.json").write_text('{"model_type": "siglip"}')
     with pytest.raises(clip.Unsupported, match="model type is siglip; it must be clip"):
-        export("clip", tmp_path / "a", out, "none", 0)
+        export("openvino", "clip", tmp_path / "a", out)
 
 
 def test_the_tokenizer_is_transformers(tmp_path: Path) -> None:
@@ -160,7 +158,7 @@ def test_the_tokenizer_is_transformers(tmp_path: Path) -> None:
 
     theirs = CLIPTokenizer.from_pretrained(MINI)
     (tmp_path / ENGINE).mkdir()
-    export("clip", MINI, tmp_path / ENGINE, "int8", 0)
+    export("openvino", "clip", MINI, tmp_path / ENGINE, "--compress", "int8")
     model = EmbeddingModel(tmp_path)
     texts = [
         "A  red\nCIRCLE!!",

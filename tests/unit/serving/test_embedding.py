@@ -19,15 +19,13 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BertConfig, BertModel
 
 from build.pictures import Unsupported
-from build.targets.openvino.export_encoder import export
-from build.targets.torch import export_encoder
 from conch.bundle import ENGINE
 from serving.engine.encoding import ENOUGH, MOST, PADDING, TextEncoderEndpoint, embed, groups
 from serving.errors import BadRequest
 from serving.text.embedding import EmbeddingModel, around, with_mask
 from tests.fakes.triton_python import UTILS, Answered, answers_of, request
 
-from ..engines import encoder_of
+from ..engines import encoder_of, export
 
 pytestmark = pytest.mark.slow  # imports torch and transformers
 
@@ -67,7 +65,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder = checkpoint(tmp_path_factory.mktemp("weights"), request.param)
     bundle = tmp_path_factory.mktemp("bundle")
     (bundle / ENGINE).mkdir()
-    export("minilm", folder, bundle / ENGINE, "none", 0)
+    export("openvino", "minilm", folder, bundle / ENGINE)
     return folder, bundle, request.param
 
 
@@ -77,7 +75,7 @@ def test_vectors_are_transformers(made: tuple[Path, Path, str], target: str, tmp
     folder, bundle, pooling = made
     theirs = BertModel.from_pretrained(folder, add_pooling_layer=False).eval()
     if target == "torch":
-        export_encoder.export("minilm", folder, tmp_path, "float32", 0)
+        export("torch", "minilm", folder, tmp_path)
     encoder = encoder_of(target, tmp_path if target == "torch" else bundle / ENGINE)
     draw = np.random.default_rng(1)
     rows = [draw.integers(4, len(WORDS), n).astype(np.int32) for n in (1, 12, 3, 7, 7, 2)]
@@ -97,20 +95,29 @@ def test_vectors_are_transformers(made: tuple[Path, Path, str], target: str, tmp
 def test_the_longest_text(tmp_path: Path, longest: int, trained: int | None, positions: int) -> None:
     """What the model was trained for, unless the catalog asks for another length that it has."""
     (tmp_path / "out").mkdir()
-    export("minilm", checkpoint(tmp_path / "in", longest=trained), tmp_path / "out", "int8", longest)
+    export(
+        "openvino",
+        "minilm",
+        checkpoint(tmp_path / "in", longest=trained),
+        tmp_path / "out",
+        "--compress",
+        "int8",
+        "--max-input-len",
+        str(longest),
+    )
     assert json.loads((tmp_path / "out" / "engine.json").read_text())["positions"] == positions
 
 
 def test_other_checkpoints_are_refused(tmp_path: Path) -> None:
     out = tmp_path / "out"
     with pytest.raises(Unsupported, match="pooling_mode_max_tokens; this family"):
-        export("minilm", checkpoint(tmp_path / "a", "max_tokens"), out, "none", 0)
+        export("openvino", "minilm", checkpoint(tmp_path / "a", "max_tokens"), out)
     with pytest.raises(Unsupported, match="bert, relu, absolute; this family"):
-        export("minilm", checkpoint(tmp_path / "b", hidden_act="relu"), out, "none", 0)
+        export("openvino", "minilm", checkpoint(tmp_path / "b", hidden_act="relu"), out)
     folder = checkpoint(tmp_path / "c")
     (folder / "modules.json").write_text('[{"type": "a.Transformer"}, {"type": "a.Dense"}]')
     with pytest.raises(Unsupported, match=r"modules\.json has the modules Transformer, Dense"):
-        export("minilm", folder, out, "none", 0)
+        export("openvino", "minilm", folder, out)
 
 
 def rows_of(model: EmbeddingModel, **inputs: Any) -> tuple[list[list[int]], list[int]]:

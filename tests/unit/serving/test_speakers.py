@@ -15,14 +15,12 @@ import torch
 from numpy.typing import NDArray
 
 from build.checkpoints.speakers import SEGMENTATION, VOICE, facts, load
-from build.targets.openvino.export_encoder import export
-from build.targets.torch import export_encoder
 from serving.architectures.speakers import FilterBank, Shape, Speakers
 from serving.engine.encoding import SegmentationEndpoint, VoiceEndpoint
 from speech.speakers.tuning import FRAMES, WINDOW
 from tests.fakes.triton_python import UTILS, answers_of, request
 
-from ..engines import encoder_of
+from ..engines import encoder_of, export
 
 pytestmark = pytest.mark.slow  # imports torch
 
@@ -107,8 +105,8 @@ def test_engines_agree(weights: Path, tmp_path: Path) -> None:
     folders = {name: tmp_path / name for name in ("openvino", "torch")}
     for folder in folders.values():
         folder.mkdir()
-    export("speakers", weights, folders["openvino"], "none", 0)
-    export_encoder.export("speakers", weights, folders["torch"], "float32", 0)
+    export("openvino", "speakers", weights, folders["openvino"])
+    export("torch", "speakers", weights, folders["torch"])
     sounds = {"segmentation": noise(2, WINDOW), "voice": noise(2, 16_000)}
     for graph, wav in sounds.items():
         ours, theirs = (encoder_of(*one, graph).encode(wav=wav) for one in folders.items())
