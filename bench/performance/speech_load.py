@@ -23,7 +23,7 @@ from conch.whisper import text_prefix
 from gateway.triton import encode
 from speech.attempt import OUTPUTS
 
-from .speech.cells import PREFIX, RATE, sound, wav
+from .speech.cells import PREFIX, RATE, Floats, sound, wav
 
 WINDOW, TOKENS = 30, 64
 UNCOUNTED = 0.25  # of a run
@@ -36,9 +36,14 @@ def kserve_request(seed: int, *, words: bool = False) -> tuple[str, bytes, dict[
     """Return path, body and headers of a request for one window. `words`: with word times, as the gateway
     requests for a file.
     """
+    return kserve_request_of(sound(WINDOW, seed), words=words)
+
+
+def kserve_request_of(wave: Floats, *, words: bool = False) -> tuple[str, bytes, dict[str, str]]:
+    """Return the same for samples [n] at 16 kHz."""
     prefix = text_prefix("transcribe", "en") if words else PREFIX
     arrays = {
-        "WAV": sound(WINDOW, seed)[None],
+        "WAV": wave[None],
         "TEXT_PREFIX": np.array([[prefix.encode()]], object),
         "MAX_TOKENS": np.array([[TOKENS]], np.int32),
         **({"WORD_TIMESTAMPS": np.array([[True]])} if words else {}),
