@@ -16,26 +16,20 @@ PLAIN = EnglishTextNormalizer()
 
 @dataclass(frozen=True)
 class Score:
-    """Counts of errors in words; rates are relative to `words`."""
+    """Counts of words: of the reference, wrong ones (substituted, deleted, inserted), deleted ones."""
 
     words: int = 0
-    substituted: int = 0
+    wrong: int = 0
     deleted: int = 0
-    inserted: int = 0
 
     def __add__(self, other: Score) -> Score:
         """Add the counts of both texts."""
-        return Score(
-            self.words + other.words,
-            self.substituted + other.substituted,
-            self.deleted + other.deleted,
-            self.inserted + other.inserted,
-        )
+        return Score(self.words + other.words, self.wrong + other.wrong, self.deleted + other.deleted)
 
     @property
     def rate(self) -> float:
         """Return the word error rate in percent."""
-        return 100 * (self.substituted + self.deleted + self.inserted) / self.words
+        return 100 * self.wrong / self.words
 
     @property
     def lost(self) -> float:
@@ -49,13 +43,13 @@ class Score:
 def score(reference: str, text: str) -> Score:
     """Compare a text with its reference."""
     found = jiwer.process_words([PLAIN(reference)], [PLAIN(text) or " "])
-    words = found.hits + found.substitutions + found.deletions
-    return Score(words, found.substitutions, found.deletions, found.insertions)
+    missed = found.substitutions + found.deletions
+    return Score(found.hits + missed, missed + found.insertions, found.deletions)
 
 
 def interval(scores: Sequence[Score], samples: int = 2000) -> tuple[float, float]:
     """Return the 95 % confidence interval of the word error rate over recordings, by resampling them."""
-    wrong = np.array([(one.substituted + one.deleted + one.inserted, one.words) for one in scores])
+    wrong = np.array([(one.wrong, one.words) for one in scores])
     drawn = wrong[np.random.default_rng(1).integers(len(wrong), size=(samples, len(wrong)))].sum(1)
     low, high = np.quantile(100 * drawn[:, 0] / drawn[:, 1], (0.025, 0.975))
     return round(float(low), 2), round(float(high), 2)
