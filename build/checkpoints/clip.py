@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -16,7 +15,7 @@ from serving.architectures.clip import ACTIVATIONS, Clip, Shape
 from ..pictures import Unsupported
 from . import renamed, tower
 
-# Theirs and ours. The pairs apply in turn as they stand, and backwards the other way round.
+# Theirs and ours; the pairs apply in turn.
 NAMES = (
     ("vision_model.embeddings.class_embedding", "picture.summary"),
     ("vision_model.embeddings.patch_embedding", "picture.patches"),
@@ -112,8 +111,3 @@ def stored(folder: Path) -> dict[str, torch.Tensor]:
     else:
         raise Unsupported(f"{folder} has neither {SAFE} nor {PICKLED}")
     return {name: tensor.float() for name, tensor in state.items() if name not in UNUSED}
-
-
-def theirs(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Rename weights to transformers' names."""
-    return renamed(state, [(own, name) for name, own in NAMES])

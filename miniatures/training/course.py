@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TextIO
 
 import torch
@@ -95,6 +97,12 @@ def decaying(parameters: Iterable[Parameter], decay: float) -> list[dict[str, An
         {"params": [one for one in kept if (one.ndim > 1) == decays], "weight_decay": share}
         for decays, share in ((True, decay), (False, 0.0))
     ]
+
+
+def save_half(model: Any, folder: Path) -> None:
+    """Write config and fp16 safetensors of a model of transformers'; the model itself stays as it is."""
+    copy.deepcopy(model).half().save_pretrained(folder)
+    (folder / "model.safetensors").chmod(0o644)  # safetensors 0.8 leaves it to its owner; servers read it
 
 
 def say(log: TextIO, line: str) -> None:

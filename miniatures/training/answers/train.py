@@ -128,7 +128,9 @@ IMAGES: dict[str, dict[str, Any]] = {
 
 
 def save(kind: str, model: Any, folder: Path) -> None:
-    """Configuration, processor and weights (float16) as transformers reads them."""
+    """Configuration, processor and weights (float16) as transformers reads them; a tied head is written too,
+    as in the checkpoints here.
+    """
     model.save_pretrained(folder, state_dict={name: one.half() for name, one in model.state_dict().items()})
     (folder / "model.safetensors").chmod(0o644)  # safetensors 0.8 leaves it to its owner; servers read it
     config = json.loads((folder / "config.json").read_text("utf-8")) | {"dtype": "float16"}

@@ -2,7 +2,7 @@
 --output miniatures/clip`.
 
 Pictures are made on all cores first and kept on the device; minutes on one GPU. On a CPU, `--steps 200
---batch 64 --pictures 6000` shows that the loss falls. Needs torch, numpy, Pillow, safetensors and tokenizers.
+--batch 64 --pictures 6000` shows that the loss falls. Needs torch, transformers, numpy and Pillow.
 """
 
 from __future__ import annotations
@@ -12,19 +12,17 @@ import json
 import math
 import time
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
+from transformers import CLIPConfig, CLIPModel
 
-from build.checkpoints.clip import theirs
 from build.pictures import DEVIATION, MEAN
-from serving.architectures.clip import Clip, Shape, Tower
 
-from ..course import Course, decaying, say
+from ..course import Course, decaying, save_half, say
 from .corpus import Corpus, make_corpus, tokenizer_of
 from .museum import museum, recall
 from .vocabulary import POSITIONS, make_tokenizer
@@ -32,17 +30,14 @@ from .vocabulary import POSITIONS, make_tokenizer
 SIZE = 96
 
 
-def new_model(vocabulary: int) -> Clip:
+def new_model(vocabulary: int) -> CLIPModel:
     """4.6 million random weights."""
-    tower = Tower(width=192, layers=6, heads=3, inner=768)
-    text = Tower(width=192, layers=4, heads=3, inner=768)
-    model = Clip(Shape(tower, SIZE, 8, text, vocabulary, POSITIONS, vocabulary - 1, dimensions=128))
-    for name, weights in model.named_parameters():
-        if name.endswith(("places.weight", "words.weight")):
-            torch.nn.init.normal_(weights, std=0.02)
-        elif name.endswith("bias"):
-            torch.nn.init.zeros_(weights)
-    return model
+    tower = {"hidden_size": 192, "num_attention_heads": 3, "intermediate_size": 768, "projection_dim": 128}
+    picture = {**tower, "num_hidden_layers": 6, "image_size": SIZE, "patch_size": 8}
+    ends = {"bos_token_id": vocabulary - 2, **dict.fromkeys(("eos_token_id", "pad_token_id"), vocabulary - 1)}
+    text = {**tower, "num_hidden_layers": 4, "vocab_size": vocabulary, "max_position_embeddings": POSITIONS}
+    config = CLIPConfig(text_config={**text, **ends}, vision_config=picture, projection_dim=128)
+    return CLIPModel(config)
 
 
 def normalized(pictures: Tensor) -> Tensor:
@@ -61,7 +56,17 @@ def contrast(pictures: Tensor, texts: Tensor, scale: Tensor, ids: Tensor) -> Ten
     return (functional.cross_entropy(products, own) + functional.cross_entropy(products.T, own)) / 2
 
 
-def train(course: Course, corpus: Corpus, output: Path, log: TextIO) -> Clip:
+def vectors(model: CLIPModel, pictures: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Vectors of length 1 of pictures uint8 [n, size, size, 3] and of captions, ids [n, longest], float32."""
+    found = (
+        model.get_image_features(pixel_values=normalized(pictures)),
+        model.get_text_features(input_ids=ids, attention_mask=torch.ones_like(ids)),
+    )
+    seen, read = (functional.normalize(one.pooler_output.float(), dim=-1) for one in found)
+    return seen, read
+
+
+def train(course: Course, corpus: Corpus, output: Path, log: TextIO) -> CLIPModel:
     """Train, with the weights so far written into `output`."""
     random = course.begin()
     model = new_model(tokenizer_of(output).get_vocab_size()).to(course.device)
@@ -70,10 +75,9 @@ def train(course: Course, corpus: Corpus, output: Path, log: TextIO) -> Clip:
     def loss(_: float) -> Tensor:
         chosen = torch.randint(len(corpus.ids), (course.rows,), generator=random).to(course.device)
         pictures, ids = (part[chosen] for part in material)
-        ids = ids.long()
         with course.autocast():
-            seen, read = model.picture(normalized(pictures)), model.text(ids, torch.ones_like(ids))
-        return contrast(seen, read, model.scale, ids)
+            seen, read = vectors(model, pictures, ids.long())
+        return contrast(seen, read, model.logit_scale, ids)
 
     optimizer = course.optimizer(decaying(model.parameters(), 0.05), 0.0)
     course.run(optimizer, loss, lambda: save(model, output), log)
@@ -81,15 +85,13 @@ def train(course: Course, corpus: Corpus, output: Path, log: TextIO) -> Clip:
 
 
 @torch.no_grad()
-def visited(model: Clip, folder: Path, device: str) -> dict[str, float]:
+def visited(model: CLIPModel, folder: Path, device: str) -> dict[str, float]:
     """Both recalls at 1 in the museum, in float32."""
     exhibits, tokenizer = museum(), tokenizer_of(folder)
     pictures = np.stack([np.asarray(one.picture.resize((SIZE, SIZE), 3)) for one in exhibits])
     ids = torch.tensor([coded.ids for coded in tokenizer.encode_batch([one.caption for one in exhibits])])
-    ids = ids.to(device)
-    seen = model.picture(normalized(torch.from_numpy(pictures).to(device))).cpu().numpy()
-    read = model.text(ids, torch.ones_like(ids)).cpu().numpy()
-    to_picture, to_text = recall(seen, read)
+    found = vectors(model, torch.from_numpy(pictures).to(device), ids.to(device))
+    to_picture, to_text = recall(*(one.cpu().numpy() for one in found))
     return {"text to picture": round(to_picture, 4), "picture to text": round(to_text, 4)}
 
 
@@ -106,48 +108,10 @@ PROCESSOR = {
 }
 
 
-def configuration(shape: Shape) -> dict[str, Any]:
-    """config.json, as transformers' CLIPModel reads it."""
-    towers = {
-        "vision_config": (shape.picture, {"image_size": shape.size, "patch_size": shape.patch}),
-        "text_config": (
-            shape.text,
-            {
-                "vocab_size": shape.vocabulary,
-                "max_position_embeddings": shape.positions,
-                **dict.fromkeys(("eos_token_id", "pad_token_id"), shape.end_id),
-                "bos_token_id": shape.end_id - 1,
-            },
-        ),
-    }
-    return {
-        "architectures": ["CLIPModel"],
-        "model_type": "clip",
-        "dtype": "float16",
-        "projection_dim": shape.dimensions,
-        **{
-            name: {
-                "hidden_size": tower.width,
-                "num_hidden_layers": tower.layers,
-                "num_attention_heads": tower.heads,
-                "intermediate_size": tower.inner,
-                "hidden_act": tower.activation,
-                "layer_norm_eps": tower.epsilon,
-                "projection_dim": shape.dimensions,
-                **own,
-            }
-            for name, (tower, own) in towers.items()
-        },
-    }
-
-
-def save(model: Clip, folder: Path) -> None:
-    """Config, preprocessor and weights (float16) as transformers' CLIPModel reads them."""
-    files = {"config.json": configuration(model.shape), "preprocessor_config.json": PROCESSOR}
-    for name, content in files.items():
-        (folder / name).write_text(json.dumps(content, indent=2) + "\n", "utf-8")
-    weights = {name: tensor.half().cpu().contiguous() for name, tensor in theirs(model.state_dict()).items()}
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+def save(model: CLIPModel, folder: Path) -> None:
+    """Config, preprocessor and weights (float16) as transformers reads them."""
+    save_half(model, folder)
+    (folder / "preprocessor_config.json").write_text(json.dumps(PROCESSOR, indent=2) + "\n", "utf-8")
 
 
 def main() -> None:

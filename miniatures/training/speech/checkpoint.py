@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,8 @@ from transformers import (
 )
 
 from build.whisper_vocabulary import LANGUAGES, special_tokens, whisper_tokenizer
+
+from ..course import save_half
 
 SPECIAL = {name: 50257 + i for i, name in enumerate(special_tokens(99))}
 IDS: dict[str, Any] = {
@@ -57,7 +58,7 @@ def encode(encoder: torch.nn.Module, features: Tensor) -> Tensor:
 
 
 def save_weights(model: WhisperForConditionalGeneration, folder: Path) -> None:
-    """Write config, generation config and fp16 safetensors; the model itself stays as it is."""
+    """Write config, generation config and fp16 safetensors."""
     model.generation_config = GenerationConfig(
         **IDS,
         max_length=448,
@@ -69,7 +70,7 @@ def save_weights(model: WhisperForConditionalGeneration, folder: Path) -> None:
         task_to_id={task: SPECIAL[f"<|{task}|>"] for task in ("transcribe", "translate")},
         lang_to_id={f"<|{code}|>": SPECIAL[f"<|{code}|>"] for code in LANGUAGES[:99]},
     )
-    copy.deepcopy(model).half().save_pretrained(folder)
+    save_half(model, folder)
 
 
 def save_checkpoint(model: WhisperForConditionalGeneration, folder: Path) -> None:

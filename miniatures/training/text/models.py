@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
+from ..course import save_half
 from .vocabulary import LENGTHS, SENTINELS, SIZES
 
 # Special tokens.
@@ -86,9 +86,9 @@ def new_model(name: str) -> PreTrainedModel:
 
 
 def save_weights(model: PreTrainedModel, name: str, folder: Path) -> None:
-    """Write config, generation config and fp16 safetensors; the model itself stays as it is."""
+    """Write config, generation config and fp16 safetensors."""
     model.generation_config = GenerationConfig(**GENERATION[name])
-    copy.deepcopy(model).half().save_pretrained(folder)
+    save_half(model, folder)
 
 
 def pair_loss(model: PreTrainedModel, source: Tensor, target: Tensor) -> Tensor:

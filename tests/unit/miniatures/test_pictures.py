@@ -18,7 +18,7 @@ from miniatures.training.pictures.corpus import CHUNK, make_corpus
 from miniatures.training.pictures.drawing import CANVAS, draw
 from miniatures.training.pictures.museum import museum, recall
 from miniatures.training.pictures.scenes import COLOURS, KINDS, scene
-from miniatures.training.pictures.train import SIZE, contrast, save, train
+from miniatures.training.pictures.train import SIZE, contrast, normalized, save, train, vectors
 from miniatures.training.pictures.vocabulary import make_tokenizer
 
 pytestmark = pytest.mark.slow  # trains
@@ -85,5 +85,9 @@ def test_training_writes_a_clip(tmp_path: Path) -> None:
     save(model, tmp_path)
     assert json.loads(log.getvalue().splitlines()[-1])["step"] == 2
     assert (tmp_path / "model.safetensors").stat().st_size < 16e6
-    ours, theirs = clip.load(tmp_path), CLIPModel.from_pretrained(tmp_path, dtype=torch.float32)
-    assert clip.theirs(ours.state_dict()).keys() == theirs.state_dict().keys()
+    ours, theirs = clip.load(tmp_path), CLIPModel.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    pictures, ids = torch.from_numpy(corpus.pictures[:4]), torch.from_numpy(corpus.ids[:4]).long()
+    with torch.no_grad():
+        seen, read = vectors(theirs, pictures, ids)
+        torch.testing.assert_close(ours.picture(normalized(pictures)), seen, atol=1e-5, rtol=0)
+        torch.testing.assert_close(ours.text(ids, torch.ones_like(ids)), read, atol=1e-5, rtol=0)
