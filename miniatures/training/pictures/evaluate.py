@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from PIL import Image
 from transformers import CLIPModel, CLIPTokenizer
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from .museum import PICTURES, SEED, museum, recall
+from .museum import PICTURES, SEED, Exhibit, museum, recall
 from .scenes import KINDS, a
 
 GOAL = 0.9  # of both recalls over all kinds
@@ -94,6 +94,21 @@ def _shown(answers: set[str]) -> bool:
     return len(answers & EASY_COLOURS) == 1 == len(answers & EASY_SHAPES)
 
 
+def recalls(peer: PicturePeer, exhibits: Sequence[Exhibit]) -> Iterator[dict[str, Any]]:
+    """Both recalls at 1 in the museum, over all kinds of scenes, then of each."""
+    pictures = peer.pictures([one.picture for one in exhibits])
+    texts = peer.texts([one.caption for one in exhibits])
+    products = texts @ pictures.T
+    found, own = (products.argmax(1), products.argmax(0)), np.arange(len(exhibits))
+    kinds = np.array([one.kind for one in exhibits])
+    to_picture, to_text = (round(share, 4) for share in recall(pictures, texts))
+    yield {"text to picture": to_picture, "picture to text": to_text, "wanted": GOAL}
+    for kind in KINDS:
+        rows = kinds == kind
+        shares = [round(float((best == own)[rows].mean()), 4) for best in found]
+        yield {"kind": kind, "text to picture": shares[0], "picture to text": shares[1]}
+
+
 def main() -> None:
     """Print one JSON line for all kinds of scenes, and one for each."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -106,18 +121,8 @@ def main() -> None:
     if given.easy_vqa:
         print(json.dumps(easy_vqa(peer)))
         return
-    exhibits = museum(given.count, given.seed)
-    pictures = peer.pictures([one.picture for one in exhibits])
-    texts = peer.texts([one.caption for one in exhibits])
-    products = texts @ pictures.T
-    found, own = (products.argmax(1), products.argmax(0)), np.arange(len(exhibits))
-    kinds = np.array([one.kind for one in exhibits])
-    to_picture, to_text = (round(share, 4) for share in recall(pictures, texts))
-    print(json.dumps({"text to picture": to_picture, "picture to text": to_text, "wanted": GOAL}))
-    for kind in KINDS:
-        rows = kinds == kind
-        shares = [round(float((best == own)[rows].mean()), 4) for best in found]
-        print(json.dumps({"kind": kind, "text to picture": shares[0], "picture to text": shares[1]}))
+    for row in recalls(peer, museum(given.count, given.seed)):
+        print(json.dumps(row))
 
 
 if __name__ == "__main__":

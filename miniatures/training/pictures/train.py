@@ -14,7 +14,6 @@ import time
 from pathlib import Path
 from typing import TextIO
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -24,7 +23,8 @@ from build.pictures import DEVIATION, MEAN
 
 from ..course import Course, decaying, save_half, say
 from .corpus import Corpus, make_corpus, tokenizer_of
-from .museum import museum, recall
+from .evaluate import PicturePeer, recalls
+from .museum import museum
 from .vocabulary import POSITIONS, make_tokenizer
 
 SIZE = 96
@@ -84,17 +84,6 @@ def train(course: Course, corpus: Corpus, output: Path, log: TextIO) -> CLIPMode
     return model.eval()
 
 
-@torch.no_grad()
-def visited(model: CLIPModel, folder: Path, device: str) -> dict[str, float]:
-    """Both recalls at 1 in the museum, in float32."""
-    exhibits, tokenizer = museum(), tokenizer_of(folder)
-    pictures = np.stack([np.asarray(one.picture.resize((SIZE, SIZE), 3)) for one in exhibits])
-    ids = torch.tensor([coded.ids for coded in tokenizer.encode_batch([one.caption for one in exhibits])])
-    found = vectors(model, torch.from_numpy(pictures).to(device), ids.to(device))
-    to_picture, to_text = recall(*(one.cpu().numpy() for one in found))
-    return {"text to picture": round(to_picture, 4), "picture to text": round(to_text, 4)}
-
-
 # preprocessor_config.json, as CLIPImageProcessor reads it.
 PROCESSOR = {
     "image_processor_type": "CLIPImageProcessor",
@@ -136,7 +125,7 @@ def main() -> None:
         course = Course(given.seed, given.steps, given.batch, given.rate, given.minutes, device)
         model = train(course, corpus, given.output, log)
         save(model, given.output)
-        say(log, json.dumps(visited(model, given.output, device)))
+        say(log, json.dumps(next(recalls(PicturePeer(given.output), museum()))))
 
 
 if __name__ == "__main__":
