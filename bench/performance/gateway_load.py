@@ -27,6 +27,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+from tritonclient.utils import serialize_byte_tensor, triton_to_np_dtype
 
 from conch.deployment import Deployment, Instance, Pool
 
@@ -62,18 +63,13 @@ ANSWER: dict[str, tuple[str, Any]] = {
     "WORD_TEXTS": ("BYTES", [[word.strip(" ,.") for word in WORDS]]),
     "WORD_TIMES": ("FP32", [[[start, start + 0.5] for start in STARTS.tolist()]]),
 }
-KINDS = {"FP32": np.float32, "INT32": np.int32, "BOOL": np.bool_}
 
 
 def binary(name: str) -> tuple[dict[str, Any], bytes]:
     """Encode an output in KServe's binary protocol."""
     kind, values = ANSWER[name]
-    array = np.array(values, KINDS.get(kind, object))
-    if kind == "BYTES":
-        texts = (text.encode() for text in array.ravel())
-        data = b"".join(len(text).to_bytes(4, "little") + text for text in texts)
-    else:
-        data = array.tobytes()
+    array = np.array(values, triton_to_np_dtype(kind))
+    data = serialize_byte_tensor(array).item() if kind == "BYTES" else array.tobytes()
     size = {"binary_data_size": len(data)}
     return {"name": name, "datatype": kind, "shape": list(array.shape), "parameters": size}, data
 

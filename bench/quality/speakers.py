@@ -45,6 +45,8 @@ MANNERS = (
     *[Manner("three on the telephone", 3, 5, 0.1, "telephone")] * 3,
     Manner("five for an hour", 5, 60, 0.1),
 )
+# The speakers, the file of what they say, and how many of its lines conversations have.
+VOICES = {"judged": (JUDGED, "conversation.txt", 24), "tuning": (TUNING, "sentences.txt", 9)}
 
 
 class InProcessVoices:
@@ -123,13 +125,13 @@ def written(conversation: Conversation) -> dict[str, Any]:
 
 
 def judge(weights: Path, bundle: Path, output: Path, url: str, names: str) -> None:
-    """Write each recording, the truth and Conch's result."""
-    voices, texts = InProcessVoices(bundle), conversations.texts("conversation.txt")
-    speakers = JUDGED if names == "judged" else TUNING
-    texts = texts if names == "judged" else conversations.texts("sentences.txt")[:9]
+    """Synthesize the texts; write each recording, the truth and Conch's result."""
+    speakers, file, most = VOICES[names]
+    voices, texts = InProcessVoices(bundle), conversations.texts(file)
+    conversations.speak(weights, speakers, texts[:26])  # also those of `reference_url`
     output.mkdir(parents=True, exist_ok=True)
     for seed, manner in enumerate(MANNERS, 101):
-        conversation = conversations.converse(weights, manner, speakers, texts[:24], seed)
+        conversation = conversations.converse(weights, manner, speakers, texts[:most], seed)
         path, kept = (output / f"{conversation.name}.{ending}" for ending in ("wav", "json"))
         path.write_bytes(wav(conversation.wave))
         diarization, found = ours(voices, conversation.wave)
@@ -153,11 +155,8 @@ def main() -> None:
     parser.add_argument("--bundle", type=Path, default=Path("engines/speakers/openvino"))
     parser.add_argument("--output", type=Path, default=Path(".conch/speakers"))
     parser.add_argument("--url", default="", help="of a stack that transcribes, for words by speaker")
-    parser.add_argument("--voices", choices=["judged", "tuning"], default="judged")
+    parser.add_argument("--voices", choices=VOICES, default="judged")
     given = parser.parse_args()
-    names = JUDGED if given.voices == "judged" else TUNING
-    texts = conversations.texts("conversation.txt" if given.voices == "judged" else "sentences.txt")
-    conversations.speak(given.weights, names, texts[:26])
     judge(given.weights, given.bundle, given.output, given.url, given.voices)
 
 
