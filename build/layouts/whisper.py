@@ -102,18 +102,6 @@ def config_of(dims: dict[str, int]) -> dict[str, Any]:
     return {**fixed, **{theirs: dims[ours] for ours, theirs in DIMS}, **sizes, **ids}
 
 
-def alignment_heads(model_name: str, dims: dict[str, int]) -> list[list[int]]:
-    """Return the (layer, head) pairs from openai/whisper that word timestamps are computed from; empty for a
-    model that merely shares its name with one of theirs.
-    """
-    heads = ALIGNMENT_HEADS.get(model_name, [])
-    return (
-        heads
-        if all(layer < dims["n_text_layer"] and head < dims["n_text_head"] for layer, head in heads)
-        else []
-    )
-
-
 def write_huggingface(
     checkpoint: dict[str, Any],
     folder: Path,
@@ -136,7 +124,7 @@ def write_huggingface(
     languages, multilingual = languages_of(dims["n_vocab"])
     tokenizer = tokenizer or whisper_tokenizer(languages, multilingual=multilingual)
     config = config_of(dims)
-    heads = heads or alignment_heads(model_name, dims)
+    heads = heads or ALIGNMENT_HEADS.get(model_name)  # build/checkpoints takes them if all exist
     ids = {
         key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
     }
