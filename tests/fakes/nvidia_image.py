@@ -11,9 +11,13 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .nvidia_template import template
 from .nvidia_tools import TOOLS
+
+if TYPE_CHECKING:
+    import pytest  # images are made where it is not installed
 
 HERE = Path(__file__).parent
 VERSIONS = {"tensorrt_llm": "0.20.0", "tensorrt": "10.10.0.31"}
@@ -143,3 +147,10 @@ def environment(root: Path) -> dict[str, str]:
         "CONCH_IMAGE_ROOT": str(root),
         "PATH": f"{root}/usr/bin:{root}/usr/local/bin:{os.environ['PATH']}",
     }
+
+
+def enter(root: Path, patch: pytest.MonkeyPatch) -> Path:
+    """Let this process see this image."""
+    for name, value in environment(root).items():
+        patch.setenv(name, value)
+    return root

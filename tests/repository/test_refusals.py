@@ -25,7 +25,7 @@ from build.tensors import NEEDED, parse_config
 from conch.driver import toolkit_findings
 from conch.toolchain import ToolchainError
 from serving.text.facade import ENGINE, ENGINE_OUTPUTS
-from tests.fakes.nvidia_image import environment, make_image
+from tests.fakes.nvidia_image import enter, make_image
 from tests.fakes.nvidia_tools import parser_of
 
 pytestmark = pytest.mark.long
@@ -144,10 +144,7 @@ CASES = [
 @pytest.fixture
 def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrtLlmBuilderImage:
     """What the builder finds."""
-    root = make_image(tmp_path / "image")
-    for name, value in environment(root).items():
-        monkeypatch.setenv(name, value)
-    return TrtLlmBuilderImage(root)
+    return TrtLlmBuilderImage(enter(make_image(tmp_path / "image"), monkeypatch))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.what)

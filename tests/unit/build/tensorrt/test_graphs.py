@@ -32,7 +32,7 @@ from build.targets.tensorrt.plans import Plan, Plans, command
 from build.targets.tensorrt.target import TARGET
 from conch.nvidia_images import TensorRtImage
 from conch.toolchain import ToolchainError
-from tests.fakes.nvidia_image import environment, make_image, make_plain_image
+from tests.fakes.nvidia_image import enter, environment, make_image, make_plain_image
 
 from ...serving import test_clip, test_embedding
 
@@ -218,10 +218,7 @@ def test_the_architecture_is_whole_again(captions: Made) -> None:
 @pytest.fixture
 def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TensorRtImage:
     """A stand-in of the plain image with four GPUs, in sight."""
-    root = make_plain_image(tmp_path / "image")
-    for name, value in environment(root).items():
-        monkeypatch.setenv(name, value)
-    return TensorRtImage(root)
+    return TensorRtImage(enter(make_plain_image(tmp_path / "image"), monkeypatch))
 
 
 def run_tool(argv: list[str]) -> tuple[int, str]:

@@ -9,7 +9,7 @@ import pytest
 
 from build.plan import Places
 from build.targets.trtllm.image import TrtLlmBuilderImage
-from tests.fakes.nvidia_image import environment, make_image
+from tests.fakes.nvidia_image import enter, make_image
 
 from .models import CATALOG, make
 
@@ -17,10 +17,7 @@ from .models import CATALOG, make
 @pytest.fixture
 def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrtLlmBuilderImage:
     """A stand-in of NVIDIA's image with four GPUs, in sight."""
-    root = make_image(tmp_path / "image")
-    for name, value in environment(root).items():
-        monkeypatch.setenv(name, value)
-    return TrtLlmBuilderImage(root)
+    return TrtLlmBuilderImage(enter(make_image(tmp_path / "image"), monkeypatch))
 
 
 @pytest.fixture
@@ -34,8 +31,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
     home = tmp_path_factory.mktemp("finished")
     places = Places(home / "weights", home / "engines")
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in environment(make_image(home / "image")).items():
-            patch.setenv(name, value)
+        enter(make_image(home / "image"), patch)
         for model_id in ("mini-whisper", "mini-gpt2", "llava-1.5-7b"):
             make(CATALOG[model_id], places, patch)
         yield places

@@ -36,7 +36,7 @@ from build.targets.trtllm.preflight import check
 from build.tensors import parse_config
 from conch.bundle import EngineFacts, PictureFacts, PicturePrompt
 from ops.guard.supervise.fitting import take
-from tests.fakes.nvidia_image import H100, environment, make_image
+from tests.fakes.nvidia_image import H100, enter, make_image
 from tests.fakes.nvidia_template import ENGINE, template
 from tests.fakes.nvidia_tools import OPTIONS, parser_of
 
@@ -50,9 +50,7 @@ def test_the_newer_image_builds(
     tmp_path: Path, places: Places, monkeypatch: pytest.MonkeyPatch, model_id: str
 ) -> None:
     """The same steps; the engine model has the tensors of its own template, and every placeholder a value."""
-    root = make_image(tmp_path / "newer", versions={"tensorrt_llm": "1.2.1"})
-    for name, value in environment(root).items():
-        monkeypatch.setenv(name, value)
+    root = enter(make_image(tmp_path / "newer", versions={"tensorrt_llm": "1.2.1"}), monkeypatch)
     (root / "etc/driver").write_text("590.44.01\n")
     assert make(CATALOG[model_id], places, monkeypatch).engine["versions"]["tensorrt_llm"] == "1.2.1"
     made = places.bundle(model_id, "trtllm") / "repository/tensorrt_llm_stream/config.pbtxt"

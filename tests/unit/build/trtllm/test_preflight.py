@@ -18,7 +18,7 @@ from build.targets.trtllm.preflight import check
 from build.targets.trtllm.preflight import findings as check_findings
 from conch.nvidia_images import needs_of
 from conch.toolchain import ToolchainError
-from tests.fakes.nvidia_image import environment, make_image
+from tests.fakes.nvidia_image import enter, environment, make_image
 
 from .models import CATALOG, job_of
 
@@ -58,9 +58,8 @@ def test_the_newer_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     """26.07: TensorRT-LLM is in a virtual environment, which trtllm-build's first line names; Open MPI needs
     its prefix, the driver is another, and pictures are refused with the reason.
     """
-    image = TrtLlmBuilderImage(make_image(tmp_path / "image", versions={"tensorrt_llm": "1.2.1"}))
-    for name, value in environment(image.root).items():
-        monkeypatch.setenv(name, value)
+    root = make_image(tmp_path / "image", versions={"tensorrt_llm": "1.2.1"})
+    image = TrtLlmBuilderImage(enter(root, monkeypatch))
     (image.root / "etc/driver").write_text("590.44.01\n")
     job, picture = job_of("mini-t5"), job_of("mini-llava")
     check(job.recipe, job.work, image)
