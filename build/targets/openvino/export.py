@@ -25,7 +25,7 @@ from serving.architectures.clip import Clip
 from serving.architectures.speakers import Speakers
 from serving.architectures.transformer import AlignmentCaches, Encoder, Transformer
 
-from .stateful import compress, compress_int8, decoder_graph, memories, picture_graph, traced
+from .stateful import compress, decoder_graph, memories, picture_graph, traced
 
 # Whisper was trained on sounds with silence up to 30 s; less of it will do (docs/benchmarks/real-speech.md).
 SHORT_FRAMES = (1000, 1500, 2000, 2500)
@@ -106,8 +106,7 @@ def export(arguments: Arguments) -> None:
         weights, output = Path(arguments.weights), arguments.output
         network = encoders.load(arguments.family, weights, output, arguments.max_input_len)
         for name, graph in embedding_graphs(network).items():
-            if arguments.compress == "int8":
-                compress_int8(graph)
+            compress(graph, arguments.compress, vocabulary=0)  # none of them makes logits
             ov.save_model(graph, output / f"{name}.xml", compress_to_fp16=False)
         return
     theirs, ours = checkpoints.load(arguments.family, arguments.weights, arguments.seed)
