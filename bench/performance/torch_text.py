@@ -23,7 +23,7 @@ from build import checkpoints
 from serving.engine.torch.runtime import TorchRuntime
 
 from .stage import Results
-from .torch_engine import NEW, Load, export, machine, synchronize, timed
+from .torch_engine import NEW, Load, export, generated, machine
 
 READ = 64
 FAMILIES = {"gpt2-medium": "gpt2", "flan-t5-base": "t5", "bart-large": "bart"}
@@ -52,25 +52,8 @@ def ours(runtime: TorchRuntime, family: str, start: int, in_flight: int, each: i
 def theirs(model: Any, vocabulary: int, size: int, **options: Any) -> dict[str, float]:
     """Return tokens per second of transformers' `generate`."""
     given = torch.tensor([text(vocabulary, n) for n in range(size)], device=model.device)
-    mask = torch.ones_like(given)
-
-    def once() -> None:
-        model.generate(
-            input_ids=given,
-            attention_mask=mask,
-            max_new_tokens=NEW,
-            min_new_tokens=NEW,
-            do_sample=False,
-            num_beams=1,
-            pad_token_id=0,
-            **options,
-        )
-        synchronize()
-
-    with torch.inference_mode():
-        once()
-        once()
-        ms = timed(once, 3.0)
+    inputs = {"input_ids": given, "attention_mask": torch.ones_like(given), "pad_token_id": 0}
+    ms = generated(partial(model.generate, **inputs, num_beams=1, **options))
     return {"ms": round(ms, 1), "tokens_s": round(size * NEW / ms * 1e3, 1)}
 
 
