@@ -52,7 +52,6 @@ class EngineFacts(Positions, Stored):
         suppress: ids that are never generated
         decoder_start: the decoder's first ids where a request gives none
         layers: of portable engines, as are `heads` (of keys and values) and `head_width`
-        aligns: it returns cross-attention for a whole text
         attends: it returns cross-attention for each token that it generates
         timestamp_rules: it applies Whisper's timestamp rules
         takes_samples: it computes features from samples itself
@@ -81,7 +80,6 @@ class EngineFacts(Positions, Stored):
     layers: int = 0
     heads: int = 0
     head_width: int = 0
-    aligns: bool = False
     attends: bool = False
     timestamp_rules: bool = False
     takes_samples: bool = False

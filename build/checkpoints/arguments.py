@@ -88,7 +88,7 @@ def write_files(arguments: Arguments, theirs: Any, shape: Shape, **own: Any) -> 
         head_width=shape.head_width,
         vocabulary=shape.vocabulary,
         mels=shape.mels,
-        attends=bool(shape.step_heads),
+        attends=bool(shape.alignment_heads),
         prompt_width=shape.width if shape.prompt_table else 0,
         windows=tuple(map(shape.window_of, range(shape.decoder_layers))) if shape.windowed else (),
         score_cap=shape.score_cap,

@@ -74,6 +74,5 @@ def facts(model: Any, _: Arguments) -> dict[str, Any]:
         "encoder_positions": config.max_source_positions,
         "suppress": tuple(sorted(set(generation.suppress_tokens or []))),
         "end_id": config.eos_token_id,
-        "aligns": True,
         "timestamp_rules": True,
     }

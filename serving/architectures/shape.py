@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from .stored import Stored
 
-MOST_HEADS = 32  # see Shape.step_heads; OpenAI's models name 5 to 23
-
 
 @dataclass(frozen=True)
 class Shape(Stored):
@@ -81,14 +79,6 @@ class Shape(Stored):
     def window_of(self, layer: int) -> int:
         """Return the sliding window of a decoder layer in ids, including the id itself; 0 for all."""
         return self.window if layer in self.windowed else 0
-
-    @property
-    def step_heads(self) -> tuple[tuple[int, int], ...]:
-        """Return the (layer, head) pairs whose cross-attention is returned for each decoding step: the
-        alignment heads, if they are few. A checkpoint that names none would have half of all heads, and each
-        costs the façade 3 kB per id for a window of 30 s.
-        """
-        return self.alignment_heads if len(self.alignment_heads) <= MOST_HEADS else ()
 
     @property
     def cached_heads(self) -> int:

@@ -7,7 +7,7 @@ al. 2022. Checked against transformers' models of the same names (tests/unit/ser
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import torch
@@ -181,11 +181,10 @@ class Decoder(nn.Module):
         ids: Tensor,
         positions: Tensor | None,
         caches: Caches,
-        layers: int = 0,
         table: Tensor | None = None,
     ) -> Tensor:
-        """Map ids [batch, new] at `positions` [batch, new] to the head's input, [batch, new, width]; `layers`
-        limits how many run. `table` has rows [n, width] for ids from the vocabulary's end on.
+        """Map ids [batch, new] at `positions` [batch, new] to the head's input, [batch, new, width]. `table`
+        has rows [n, width] for ids from the vocabulary's end on.
         """
         shape, x = self.shape, self._embedded(ids, table)
         x = x if shape.embedding_scale == 1.0 else x * shape.embedding_scale
@@ -196,7 +195,7 @@ class Decoder(nn.Module):
             )
         x = x if self.embedding_norm is None else self.embedding_norm(x)
         turns = None if self.turns is None else self.turns(positions)[:, None].chunk(self.tables, -1)
-        for i, layer in enumerate(self.layers[: layers or None]):
+        for i, layer in enumerate(self.layers):
             scale = shape.scale or shape.head_width**-0.5
             scale = scale / (i + 1) if shape.scale_by_layer else scale
 
@@ -229,28 +228,3 @@ class Transformer(nn.Module):
         self.shape = shape
         self.encoder = Encoder(shape) if shape.encoder_layers else None
         self.decoder = Decoder(shape)
-
-
-class AlignmentCaches:
-    """Caches of a decoder that reads a whole text at once and records cross-attention: `seen` holds [batch,
-    new, encoder positions] of each of the (layer, head) `pairs`. `keys_values` are the encoder output's,
-    layer by layer [batch, heads, encoder positions, head width].
-    """
-
-    def __init__(self, keys_values: Sequence[Tensor], pairs: Sequence[tuple[int, int]]) -> None:
-        self.keys_values, self.pairs = keys_values, pairs
-        self.seen: list[Tensor] = []
-
-    def own(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
-
-    def memory(self, layer: int, q: Tensor, scale: float) -> Tensor:
-        keys, values = self.keys_values[2 * layer : 2 * layer + 2]
-        weights = torch.softmax((q * scale) @ keys.transpose(-1, -2), -1)
-        self.seen += [weights[:, head] for at, head in self.pairs if at == layer]
-        return weights @ values
-
-    @property
-    def layers(self) -> int:
-        """Return how many layers must run."""
-        return max(layer for layer, _ in self.pairs) + 1

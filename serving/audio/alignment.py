@@ -85,14 +85,13 @@ def reached(attention: NDArray[np.float16]) -> int:
     return int(attention[:, -1].astype(np.float32).mean(0).argmax()) + 1 + BEYOND
 
 
-def token_starts(attention: NDArray[np.float16], frames: int, lines: slice = slice(None)) -> Floats:
+def token_starts(attention: NDArray[np.float16], frames: int) -> Floats:
     """Compute the seconds at which each token of a text starts.
 
     Args:
         attention: [heads, ids, encoder positions], a softmax over the encoder positions: the cross-attention
             before each next id.
         frames: how many encoder positions contain audio.
-        lines: those from which each token of the text, and what follows it, was predicted.
 
     Returns:
         float32 [tokens + 1]; the last is where the text ends.
@@ -103,6 +102,6 @@ def token_starts(attention: NDArray[np.float16], frames: int, lines: slice = sli
     weights -= weights.mean(-2, keepdims=True)
     deviation = np.sqrt(np.einsum("hif,hif->hf", weights, weights) / weights.shape[1])
     weights /= np.maximum(deviation, 1e-9)[:, None]
-    rows, columns = warp(-smooth(weights[:, lines]).mean(0))
+    rows, columns = warp(-smooth(weights).mean(0))
     first = np.flatnonzero(np.diff(rows, prepend=-1))
     return (columns[first] / FRAMES_PER_SECOND).astype(np.float32)

@@ -17,7 +17,6 @@ from .whisper import Whisper
 ASKED = {
     "return_log_probs": ("cum_log_probs", "output_log_probs"),
     "return_generation_logits": ("generation_logits",),
-    "return_cross_attention": ("cross_attention",),
     "return_step_attention": ("cross_attention",),
 }
 

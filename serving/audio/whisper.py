@@ -2,8 +2,8 @@
 and confidence.
 
 It uses only tensors of TensorRT-LLM's `tensorrt_llm` model, so it is the same on every target. Engines whose
-facts allow it get four more: `return_step_attention` and `return_cross_attention` for word timestamps,
-`first_timestamp` for Whisper's timestamp rules, `audio_samples` where the engine computes features itself.
+facts allow it get three more: `return_step_attention` for word timestamps, `first_timestamp` for Whisper's
+timestamp rules, `audio_samples` where the engine computes features itself.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Whisper:
         limit, more = int(request["request_output_len"].item()), 0
         if work.streaming:
             request["streaming"] = np.array([[True]])
-        if work.aligning and self.facts.attends:
+        elif work.aligning or (self.facts.attends and self._timed(prompt)):
             # Where the last word of a text that is cut off ends is seen by the step after it.
             more = int(
                 scalar(request, "beam_width", 1) == 1 and len(prompt.ids) + limit < self.facts.positions
@@ -122,16 +122,16 @@ class Whisper:
         for result in grown(results) if work.streaming and scalar(request, "beam_width", 1) == 1 else results:
             kept = cut_off(result, limit) if more else result
             answer = outputs(self.vocabulary, kept, prompt, work.detection, duration, limit)
-            if work.aligning or (self._open(answer, prompt) and not work.streaming):
+            if work.aligning or ("cross_attention" in result and self._open(answer, prompt)):
                 seen = result.get("cross_attention")
                 ended = int(result["sequence_length"].ravel()[0]) < limit + more
-                answer = self._aligned(answer, seen, sound, work, ended=ended)
+                answer = self._aligned(answer, seen, work, ended=ended)
             yield answer
 
     def _aligning(self, inputs: Mapping[str, NDArray[Any]], *, streaming: bool) -> bool:
         if not ("WORD_TIMESTAMPS" in inputs and inputs["WORD_TIMESTAMPS"].any()):
             return False
-        if not self.facts.aligns:
+        if not self.facts.attends:
             raise BadRequest(
                 "WORD_TIMESTAMPS is not supported by this engine, which has no cross-attention; omit it, or "
                 "use TARGET=openvino"
@@ -140,28 +140,21 @@ class Whisper:
             raise BadRequest("WORD_TIMESTAMPS is not supported by whisper_bls_stream; use whisper_bls")
         return True
 
+    def _timed(self, prompt: Prompt) -> bool:
+        """Tell whether a prompt requests timestamps."""
+        return self.vocabulary.no_timestamps not in prompt.ids
+
     def _open(self, answer: Arrays, prompt: Prompt) -> bool:
         """Tell whether the text ends without an end timestamp, which its words can provide."""
         tokens = answer["TOKENS"].ravel()
-        return (
-            self.facts.aligns
-            and tokens.size > 0
-            and tokens[-1] < self.vocabulary.end
-            and self.vocabulary.no_timestamps not in prompt.ids
-        )
+        return self._timed(prompt) and tokens.size > 0 and tokens[-1] < self.vocabulary.end
 
     def _aligned(
-        self,
-        answer: Arrays,
-        seen: NDArray[np.float16] | None,
-        sound: Arrays,
-        work: Work,
-        *,
-        ended: bool,
+        self, answer: Arrays, seen: NDArray[np.float16] | None, work: Work, *, ended: bool
     ) -> Arrays:
-        """Return its words, and its end where no timestamp has it, from the cross-attention recorded during
-        decoding, `seen` [1, heads, steps, encoder positions]. Where there is none, the decoder runs once more
-        over the whole text. `ended`: the model ended the text, not a limit.
+        """Return its words, if requested, and its end where no timestamp has it, from the cross-attention
+        recorded during decoding, `seen` [1, heads, steps, encoder positions], None of a text without tokens.
+        `ended`: the model ended the text, not a limit.
         """
         prompt, duration = work.prompt, work.duration
         begins = np.cumsum([0, *answer["SEGMENT_SIZES"].ravel()])
@@ -169,21 +162,15 @@ class Whisper:
         spoken = [
             [token for token in tokens[a:b] if token < self.vocabulary.end] for a, b in pairwise(begins)
         ]
-        text, frames = [token for own in spoken for token in own], ceil(duration * FRAMES_PER_SECOND)
-        # The step that made each token of the text, and the one that made what follows.
-        steps = [i for i, token in enumerate(tokens) if token < self.vocabulary.end]
-        steps += [i + 1 for i in steps[-1:]]
-        if seen is not None and text and steps[-1] < seen.shape[2]:
-            looked = seen[0][:, steps]
-            if not ended:
-                frames = min(frames, reached(looked))
-            starts = token_starts(looked, frames)
-        else:
-            starts = self._starts(text, sound, work)
+        starts = np.zeros(1, np.float32)
+        if seen is not None and any(spoken):
+            steps = [i for i, token in enumerate(tokens) if token < self.vocabulary.end]
+            starts = _starts(seen[0], steps, ceil(duration * FRAMES_PER_SECOND), ended=ended)
         times = answer["SEGMENT_TIMES"].copy()
         if times.size and self._open(answer, prompt):
             times[0, -1, 1] = np.clip(starts[-1], times[0, -1, 0], duration)
-        return answer | {"SEGMENT_TIMES": times} | self._words(spoken, starts, times[0], prompt)
+        words = self._words(spoken, starts, times[0], prompt) if work.aligning else {}
+        return answer | {"SEGMENT_TIMES": times} | words
 
     def _words(
         self,
@@ -209,27 +196,6 @@ class Whisper:
             times += spans
             at += len(own)
         return {"WORD_TEXTS": strings(texts), "WORD_TIMES": np.array(times, np.float32).reshape(1, -1, 2)}
-
-    def _starts(self, text: list[int], sound: Arrays, work: Work) -> NDArray[np.float32]:
-        """Compute the seconds at which each token of `text`, and what follows the last, starts, with a second
-        decoder pass.
-        """
-        prompt, duration = work.prompt, work.duration
-        head = [
-            i
-            for i in prompt.ids[prompt.ids.index(self.vocabulary.start) :]
-            if i < self.vocabulary.no_timestamps
-        ]
-        ids = [*head, self.vocabulary.no_timestamps, *text, self.vocabulary.end]
-        if not text or len(ids) >= self.facts.positions:
-            return np.linspace(0, duration, len(text) + 1, dtype=np.float32)
-        look = {
-            "decoder_input_ids": np.array([ids], np.int32),
-            "request_output_len": np.array([[1]], np.int32),
-            "return_cross_attention": np.array([[True]]),
-        }
-        attention = list(work.engine(sound | look, False))[-1]["cross_attention"][0]
-        return token_starts(attention, ceil(duration * FRAMES_PER_SECOND), slice(len(head), -1))
 
     def _wave(self, inputs: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
         wave = inputs["WAV"].ravel()
@@ -287,10 +253,9 @@ class Whisper:
         return choices
 
     def _rules(self, prompt: Prompt) -> Arrays:
-        timed = self.vocabulary.no_timestamps not in prompt.ids
         return (
             {"first_timestamp": np.array([[self.vocabulary.first_timestamp]], np.int32)}
-            if timed and self.facts.timestamp_rules
+            if self._timed(prompt) and self.facts.timestamp_rules
             else {}
         )
 
@@ -298,7 +263,7 @@ class Whisper:
         """Return suppressed tokens: the checkpoint's list, and <|notimestamps|> if the prompt requests
         timestamps.
         """
-        times = [] if self.vocabulary.no_timestamps in prompt.ids else [self.vocabulary.no_timestamps]
+        times = [self.vocabulary.no_timestamps] if self._timed(prompt) else []
         if not self.facts.suppress and not times:
             return {}
         bias = np.zeros((1, self.facts.vocabulary), np.float32)
@@ -331,6 +296,21 @@ class Whisper:
         no_speech = float(1.0 / np.exp(logits - logits[self.vocabulary.no_speech]).sum())
         best = max(languages, key=lambda code: logits[languages[code]]) if languages else None
         return Detection(best, no_speech)
+
+
+def _starts(
+    seen: NDArray[np.float16], steps: Sequence[int], frames: int, *, ended: bool
+) -> NDArray[np.float32]:
+    """Compute the seconds at which each token of a text, which these `steps` made, and what follows it start.
+    What follows was made by the step after them; a limit may have left it out, then the text ends where the
+    decoder has attended to.
+    """
+    follows = steps[-1] + 1 < seen.shape[1]
+    looked = seen[:, [*steps, steps[-1] + 1] if follows else steps]
+    if not ended:
+        frames = min(frames, reached(looked))
+    starts = token_starts(looked, frames)
+    return starts if follows else np.append(starts, np.float32(frames / FRAMES_PER_SECOND))
 
 
 def begun(word: Span, segment: float) -> Span:

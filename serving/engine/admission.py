@@ -6,7 +6,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from itertools import islice
 
 from .jobs import Job, Limits
 from .metrics import EngineMetrics
@@ -119,10 +118,9 @@ class BatchQueue:
         return few if any(not job.reads for job in self.running) else few * ALONE
 
     def _fitting(self, most: int) -> list[Job]:
-        """Return up to `most` that need no row, and up to `most` others whose rows fit."""
+        """Return up to `most` whose rows fit."""
         with self.wake:
-            jobs = self._aligning(most)
-            free, most = self._free, most + len(jobs)
+            jobs, free = list[Job](), self._free
             if free:
                 self.waiting = deque(sorted(self.waiting, key=self._due))
             while self.waiting and len(jobs) < most and self.waiting[0].sampling.beam_width <= free:
@@ -145,18 +143,7 @@ class BatchQueue:
     @property
     def _free(self) -> int:
         """Return the number of rows that are neither used nor reserved."""
-        taken = sum(job.sampling.beam_width for job in (*self.running, *self.encoding) if not job.align)
-        return self.limits.max_rows - taken
-
-    def _aligning(self, most: int) -> list[Job]:
-        """Take alignment requests first: each text has just ended, and its encoder output is cached for a
-        short time only.
-        """
-        jobs = list(islice((job for job in self.waiting if job.align), most))
-        if jobs:
-            taken = {id(job) for job in jobs}
-            self.waiting = deque(job for job in self.waiting if id(job) not in taken)
-        return jobs
+        return self.limits.max_rows - sum(job.sampling.beam_width for job in (*self.running, *self.encoding))
 
     def _encoded(self, jobs: Sequence[Job]) -> Sequence[Memory]:
         return self.runtime.encode([job.source for job in jobs if job.source is not None]) if jobs else ()
@@ -181,14 +168,6 @@ class BatchQueue:
         if job.source is not None:
             self.metrics.encode.observe(job.joined - job.admitted)
         job.source = None  # it has been read
-        if job.align and job.memory is not None:
-            try:
-                attention = self.runtime.align(job.prompt, job.memory)
-                job.seen = lambda: attention
-                job.listener.finish([])
-            except Exception as error:  # noqa: BLE001  # see above
-                job.listener.fail(error)
-            return
         job.choice = job.sampling if self._chooses(job) else None
         job.read(None, 0 if job.table is not None else most, known)
         job.table = None  # its row has it

@@ -94,8 +94,7 @@ class Answers:
     def finish(self, beams: Sequence[Hypothesis]) -> dict[str, NDArray[Any]]:
         """Return the output tensors of the last response; if the job was to `attend` with cross_attention,
         float16 [1, heads, steps, encoder positions] of the best sequence: one step for each generated id,
-        including those that ended the text. If it was to `align`, there is nothing else: one step for each id
-        of its prompt.
+        including those that ended the text.
         """
         seen = {} if self.job.seen is None else {"cross_attention": self.job.seen()[None]}
-        return seen if self.job.align else outputs(beams, self.job, self.sent) | seen
+        return outputs(beams, self.job, self.sent) | seen

@@ -314,15 +314,10 @@ def parse(
     # for.
     sampling = replace(sampling, max_tokens=min(sampling.max_tokens, max(facts.positions - len(prompt), 0)))
     sequences = _sequences(inputs, sampling.beam_width)
-    streaming, align, attend = (
-        scalar(inputs, name, False)
-        for name in ("streaming", "return_cross_attention", "return_step_attention")
-    )
+    streaming, attend = (scalar(inputs, name, False) for name in ("streaming", "return_step_attention"))
     if guide and sampling.beam_width > 1:
         raise BadRequest(f"guided_decoding_guide cannot be combined with beam_width={sampling.beam_width}")
-    job = Job(
-        prompt, sampling, listener, source, streaming, request_id, align, attend, table=table, guide=guide
-    )
+    job = Job(prompt, sampling, listener, source, streaming, request_id, attend, table=table, guide=guide)
     job.log_probs, job.sequences = scalar(inputs, "return_log_probs", False), sequences
     job.exclude_prompt = encoder or streaming or scalar(inputs, "exclude_input_in_output", exclude_prompt)
     return job

@@ -57,7 +57,7 @@ class Listener(Protocol):
         ...
 
     def finish(self, beams: list[Hypothesis]) -> None:
-        """Receive the result, none of a job to `align`; the last call."""
+        """Receive the result; the last call."""
         ...
 
     def fail(self, error: Exception) -> None:
@@ -71,7 +71,6 @@ class Job:
     sampling, and the listener.
 
     Attributes:
-        align: return cross-attention while reading `prompt`, `seen`, instead of generating tokens
         attend: also return cross-attention of each generated id: `seen`, float16 [heads, steps, encoder
             positions], including the step that ended the text
         stopped: the request was cancelled
@@ -88,7 +87,6 @@ class Job:
     source: Any = None
     streaming: bool = False
     request_id: str = ""
-    align: bool = False
     attend: bool = False
     stopped: bool = False
     table: NDArray[Any] | None = None
@@ -124,12 +122,8 @@ class Job:
             BadRequest: prompt and max_tokens do not fit, too many beams, or an output that it does not give.
         """
         positions = facts.positions
-        if self.align and not facts.aligns:
-            raise BadRequest("return_cross_attention is not supported by this engine; omit it")
         if self.attend and not facts.attends:
             raise BadRequest("return_step_attention is not supported by this engine; omit it")
-        if self.attend and self.align:
-            raise BadRequest("return_step_attention cannot be combined with return_cross_attention; omit one")
         if not self.prompt:
             raise BadRequest("decoder_input_ids is empty; send at least the start id")
         if len(self.prompt) >= positions:

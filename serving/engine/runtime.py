@@ -80,7 +80,7 @@ class Step:
     `logits(row)` returns float32 [vocabulary], until the next step, unless all rows have a choice; it costs
     only when called. `attention(row, count)`, until the next step and for a row with `attend`, returns a
     function that any thread may call later and that returns the cross-attention of the row's last `count`
-    ids, as `Runtime.align` does for a text: float16 [heads, count, encoder positions]. It is None unless
+    ids: float16 [heads, count, encoder positions], a softmax over the last axis. It is None unless
     `facts.attends`.
     """
 
@@ -121,11 +121,6 @@ class Runtime(Protocol):
 
     def encode(self, sources: Sequence[Any]) -> Sequence[Memory]:
         """Run the encoder on several inputs at once. It need not be finished when this returns."""
-
-    def align(self, ids: Sequence[int], memory: Any) -> NDArray[np.float16]:
-        """Return the cross-attention of each id of a text: float16 [heads, ids, encoder positions], a softmax
-        over the last axis. Called only where `facts.aligns`.
-        """
 
     def batch(self) -> RunningBatch:
         """Return an empty batch."""

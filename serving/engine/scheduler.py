@@ -263,8 +263,6 @@ class Scheduler(BatchQueue):
     def _tell_dropped(self, job: Job) -> None:
         if job.listener.cancelled():
             job.listener.fail(RuntimeError("cancelled"))
-        elif job.align:
-            job.listener.fail(RuntimeError("stopped"))
         else:  # as TensorRT-LLM's executor does: the answer is what there is so far
             try:
                 self._look_back(job)

@@ -19,7 +19,6 @@ SHAPING = (
     "num_return_sequences",
     "return_log_probs",
     "return_generation_logits",
-    "return_cross_attention",
     "return_step_attention",
 )
 # Padded inputs by the input that says how long each row is. TensorRT-LLM looks at these lengths only where a

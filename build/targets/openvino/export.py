@@ -2,11 +2,9 @@
 --output FOLDER` writes the graphs, engine.json, for pictures picture.json, and the tokenizer's files.
 
 The encoder maps features [1, mels, frames] or ids [1, n] to the cross-attention keys and values of every
-decoder layer, so they are computed once per request. The decoder is described in stateful.py. The aligner,
-for families whose shape has alignment heads, runs the decoder over a whole text and returns the
-cross-attention that word timestamps are computed from, where the decoder's steps do not return it. The graphs
-of embedding models map ids and mask [texts, n], pixels [pictures, 3, size, size] or wav [sounds, n] to
-float32 [rows, dimensions].
+decoder layer, so they are computed once per request. The decoder is described in stateful.py. The graphs of
+embedding models map ids and mask [texts, n], pixels [pictures, 3, size, size] or wav [sounds, n] to float32
+[rows, dimensions].
 """
 
 from __future__ import annotations
@@ -16,34 +14,19 @@ from pathlib import Path
 import numpy as np
 import openvino as ov
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from build import checkpoints
 from build.checkpoints import encoders
 from build.checkpoints.arguments import Arguments, parse, write_files
 from serving.architectures.clip import Clip
 from serving.architectures.speakers import Speakers
-from serving.architectures.transformer import AlignmentCaches, Encoder, Transformer
+from serving.architectures.transformer import Encoder, Transformer
 
 from .stateful import compress, decoder_graph, memories, picture_graph, traced
 
 # Whisper was trained on sounds with silence up to 30 s; less of it will do (docs/benchmarks/real-speech.md).
 SHORT_FRAMES = (1000, 1500, 2000, 2500)
-
-
-class Aligner(nn.Module):
-    """Map ids [1, n] and the encoder output's keys and values, for every layer up to the last alignment head,
-    to the cross-attention weights [heads, n, encoder positions] of the alignment heads.
-    """
-
-    def __init__(self, model: Transformer) -> None:
-        super().__init__()
-        self.decoder, self.pairs = model.decoder, model.shape.alignment_heads
-
-    def forward(self, ids: Tensor, *memory: Tensor) -> Tensor:
-        caches = AlignmentCaches(memory, self.pairs)
-        self.decoder(ids, torch.arange(ids.shape[1])[None], caches, caches.layers)
-        return torch.cat(caches.seen)
 
 
 def encoder_graph(encoder: Encoder) -> ov.Model:
@@ -54,22 +37,10 @@ def encoder_graph(encoder: Encoder) -> ov.Model:
     return traced(encoder, example, [source], memories(encoder.shape.decoder_layers))
 
 
-def aligner_graph(model: Transformer) -> ov.Model:
-    """Trace the aligner for texts and encoder outputs of any length."""
-    module, shape = Aligner(model), model.shape
-    heads, width = shape.decoder_heads, shape.head_width
-    names = memories(AlignmentCaches((), shape.alignment_heads).layers)
-    example = (torch.zeros(1, 5, dtype=torch.long), *(torch.randn(1, heads, 10, width) for _ in names))
-    ports = [("ids", [1, -1]), *((name, [1, heads, -1, width]) for name in names)]
-    return traced(module, example, ports, ["cross_attention"])
-
-
 def graphs(model: Transformer) -> dict[str, ov.Model]:
     """Trace all graphs that the shape needs, by file name."""
     made = {"encoder": encoder_graph(model.encoder)} if model.encoder is not None else {}
     made["decoder"] = decoder_graph(model.decoder)
-    if model.shape.alignment_heads:
-        made["aligner"] = aligner_graph(model)
     return made
 
 
@@ -116,7 +87,7 @@ def export(arguments: Arguments) -> None:
         pictures = checkpoints.picture_encoder(arguments.family, theirs)
         made["picture"] = picture_graph(pictures, pictures.shape.size)
     for name, graph in made.items():
-        if name in ("encoder", "decoder"):  # the aligner runs for a few requests only
+        if name != "picture":
             compress(graph, arguments.compress, ours.shape.vocabulary)
         ov.save_model(graph, arguments.output / f"{name}.xml", compress_to_fp16=half)
     if ours.shape.relative:

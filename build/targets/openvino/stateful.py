@@ -7,7 +7,7 @@ each layer [batch, heads, past, head width], then those of the encoder outputs [
 width]. Rows may share an encoder output: sharers [outputs, most] lists the rows that attend to each, padded
 with any row; shares [batch] is each row's place in sharers, flattened. It returns the last id's logits
 [batch, vocabulary], log(sum(exp(logits))) [batch], the last id's cross-attention in the alignment heads
-[batch, heads, encoder positions] if the shape has a few (`Shape.step_heads`), and the present keys and
+[batch, heads, encoder positions] if the shape has any, and the present keys and
 values, which become state.
 
 A decoder alone takes the new ids of all rows in a row, ids [new]; rows [n, width] for ids beyond its
@@ -229,7 +229,7 @@ class DecoderStep(nn.Module):
         shape = self.decoder.shape
         positions, rest = (rest[0], rest[1:]) if shape.targets else (None, rest)
         mask, cross_mask, sharers, shares, bias, beam_idx, *tensors = rest
-        caches = Stateful(tensors, mask, cross_mask, (sharers, shares), beam_idx, shape.step_heads)
+        caches = Stateful(tensors, mask, cross_mask, (sharers, shares), beam_idx, shape.alignment_heads)
         x = self.decoder(ids, positions, caches)
         logits = self.decoder.logits(x[:, -1]) + bias
         seen = [torch.cat(caches.seen, 1)] if caches.seen else []
@@ -290,7 +290,7 @@ def _stateful_graph(decoder: Decoder) -> ov.Model:
     cached = [(f"past.{name}", torch.randn(batch, heads, past, width)) for name in cache]
     cached += [(f"memory.{name}", torch.randn(1, heads, length, width)) for name in cache]
     ports += [(name, [-1, heads, -1, width], tensor) for name, tensor in cached]
-    seen = ["cross_attention"] if shape.step_heads else []
+    seen = ["cross_attention"] if shape.alignment_heads else []
     outputs = ["logits", "log_sum", *seen, *(f"present.{name}" for name in cache)]
     example = tuple(example for _, _, example in ports)
     graph = traced(DecoderStep(decoder), example, [port[:2] for port in ports], outputs)

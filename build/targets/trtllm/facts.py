@@ -22,10 +22,10 @@ from ...pictures import LOOKS, Unsupported, picture_facts, size_of
 Facts = dict[str, Any]
 # Families whose positions are learnt, so that the weights have a limit of their own.
 PLACES = {"bart": "max_position_embeddings", "gpt2": "n_positions"}
-# What TensorRT-LLM's figures mean. No cross-attention; log probabilities are those after temperature and
+# What TensorRT-LLM's figures mean: log probabilities are those after temperature and
 # penalties (penaltyKernels.cu runs before the softmax); without streaming, logits come for every token that
 # was allowed (llmRequest.h, `allocGenerationLogitsHost`).
-FIGURES: Facts = {"aligns": False, "tempered_log_probs": True, "full_logits": True}
+FIGURES: Facts = {"tempered_log_probs": True, "full_logits": True}
 # Inputs that the backend reads wrongly (tensorrtllm_backend r25.05, utils.cc and utils.h): four bytes of a
 # BOOL of one byte, and one that it looks for by the name runtime_top_k_min, which no template has.
 MISREAD: Facts = {"misread": ("early_stopping", "runtime_top_p_min")}

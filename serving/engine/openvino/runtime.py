@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -118,12 +118,6 @@ class OpenVinoRuntime:
             else None
         )
         self.encoding = self.encoder.create_infer_request() if self.encoder else None
-        # Loaded when a second look is first asked for: it holds the decoder's weights once more.
-        self._aligner: Callable[[], ov.InferRequest] = cache(
-            lambda: core.compile_model(
-                self._typed(core.read_model(folder / "aligner.xml")), "CPU", settings
-            ).create_infer_request()
-        )
         self._inputs = {name for port in self.decoder.inputs for name in port.get_names()}
         bias = folder / "relative_bias.npy"
         self.relative_bias: Floats | None = (
@@ -169,8 +163,8 @@ class OpenVinoRuntime:
         return source
 
     def encode(self, sources: Sequence[NDArray[Any]]) -> list[OpenVinoMemory]:
-        """See Runtime. One after the other: on a CPU that is as fast. A second look at the same sound is
-        free: while its text is made, and for a few others after it.
+        """See Runtime. One after the other: on a CPU that is as fast. The same sound again is free: while
+        its text is made, and for a few others after it.
         """
         return [self._encode(source) for source in sources]
 
@@ -193,7 +187,7 @@ class OpenVinoRuntime:
 
     def remember(self, memory: OpenVinoMemory) -> OpenVinoMemory:
         """Keep an unused encoder output in the cache until enough others were used after it. A new one is not
-        cached: its own text holds it, and what is aligned or transcribed again is a text that has ended.
+        cached: its own text holds it, and what is transcribed again is a text that has ended.
         """
         self._recent[memory.key] = memory
         self._recent.move_to_end(memory.key)
@@ -203,20 +197,6 @@ class OpenVinoRuntime:
         ):
             self._recent.popitem(last=False)
         return memory
-
-    def align(self, ids: Sequence[int], memory: OpenVinoMemory) -> NDArray[np.float16]:
-        request = self._aligner()
-        inputs: dict[str, Any] = {"ids": np.array([ids], np.int64)}
-        names = [f"memory.{c}{i}" for i in range(self.facts.layers) for c in "kv"]
-        for name, part in zip(names[: len(request.model_inputs) - 1], memory.parts, strict=False):
-            inputs[name] = (
-                ov.Tensor(part[None], ov.Shape([1, *part.shape]), self.memory_type)
-                if self.memory_type == ov.Type.bf16
-                else part[None]
-            )
-        request.infer(inputs)
-        seen: NDArray[np.float16] = request.get_tensor("cross_attention").data.copy()
-        return seen
 
     def takes(self, name: str) -> bool:
         """Tell whether the decoder has an input of this name."""

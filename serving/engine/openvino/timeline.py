@@ -117,7 +117,7 @@ class TimelineBatch(RunningBatch):
         running = {id(memory): memory for memory in wanted}
         for memory in self.held:
             if id(memory) not in running:
-                self.runtime.remember(memory)  # its text has ended and may be aligned next
+                self.runtime.remember(memory)  # its text has ended and may be transcribed again
         self.shown = list(wanted)
         memories = placed(list(running.values()), self.held)
         self.sharing = sharing(wanted, memories)

@@ -12,14 +12,14 @@ from .device import Device
 
 
 class Looking:
-    """Cross-attention of some heads (`Shape.step_heads`). Steps store the queries of these heads, which costs
-    two small copies per layer; scores are computed for a whole text at once, only when requested.
+    """Cross-attention of the alignment heads. Steps store the queries of these heads, which costs two small
+    copies per layer; scores are computed for a whole text at once, only when requested.
 
     `queries` has, for each layer with such heads, [slots, positions, heads, width].
     """
 
     def __init__(self, shape: Shape, device: Device, slots: int, positions: int) -> None:
-        pairs = sorted(shape.step_heads, key=lambda pair: pair[0])
+        pairs = sorted(shape.alignment_heads, key=lambda pair: pair[0])
         self.scale = shape.scale or shape.head_width**-0.5
         heads = {layer: [head for at, head in pairs if at == layer] for layer, _ in pairs}
         self.picked = {layer: device.upload(np.array(own, np.int64)) for layer, own in heads.items()}

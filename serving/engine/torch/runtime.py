@@ -19,7 +19,7 @@ from torch import Tensor
 
 from conch.bundle import EngineFacts
 from serving.architectures.shape import Shape
-from serving.architectures.transformer import AlignmentCaches, Encoder, Transformer
+from serving.architectures.transformer import Encoder, Transformer
 
 from ...audio.log_mel import HOP
 from ..runtime import RunningBatch
@@ -36,8 +36,7 @@ from .texts import TorchTextEncoder
 
 AT_ONCE = 8  # recordings that are encoded together at most
 LAYERS_AT_ONCE = 2  # of an encoder, between two decoder steps
-ALIGNED_TO = 64  # and texts that are aligned a graph
-REMEMBERED = 2 << 30  # bytes of memories kept for a second look at the same sound
+REMEMBERED = 2 << 30  # bytes of memories kept for further requests with the same sound
 FEW = 8  # that are kept however large they are
 WEIGHTS = "model.safetensors"
 
@@ -56,20 +55,6 @@ class EncoderGraphs:
     memory: Tensor
     listen: dict[int, Callable[[], object]] = field(default_factory=dict)
     run: dict[int, list[Callable[[], object]]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class AlignmentGraphs:
-    """CUDA graphs that read texts together with a whole window: one for all positions, one for `ALIGNED_TO`
-    less, and so on. One runs at a time. `ids` is int64 [1, positions]; `memory` [2 * layers, heads, frames /
-    2, width] has the layers that are needed; `run[n]` writes float16 [heads, positions, frames / 2] to
-    `seen`, the cross-attention of `n` ids.
-    """
-
-    ids: Tensor
-    memory: Tensor
-    seen: Tensor
-    run: dict[int, Callable[[], object]] = field(default_factory=dict)
 
 
 class TorchRuntime:
@@ -99,12 +84,10 @@ class TorchRuntime:
             piece = 0 if self.model.encoder is not None else int(parameters.get("prefill_tokens", 0))
             sizes = Sizes(rows, self.facts.positions, self.facts.encoder_positions, piece)
             self.running = DeviceBatch(self.model.decoder, self.device, sizes, attends=self.facts.attends)
-            sound = self.device.gpu and self.shape.mels
-            self.graphs = self._encoder_graphs() if sound else None
+            self.graphs = self._encoder_graphs() if self.device.gpu and self.shape.mels else None
             self.texts = None
             if self.model.encoder is not None and not self.shape.mels:
                 self.texts = TorchTextEncoder(self.model.encoder, self.device, self.facts)
-            self.alignments = self._alignment_graphs() if sound and self.facts.aligns else None
 
     def chooses(self, sampling: Sampling) -> bool:
         return on_device(sampling)
@@ -112,7 +95,7 @@ class TorchRuntime:
     def close(self) -> None:
         """See Runtime. NCCL's groups cannot be left while a graph holds their sums."""
         self.running.close()
-        self.graphs = self.alignments = self.texts = None
+        self.graphs = self.texts = None
         gc.collect()
         if self.device.gpu:
             torch.cuda.synchronize()
@@ -295,49 +278,6 @@ class TorchRuntime:
         else:
             x = x if encoder.norm is None else encoder.norm(x)
             encoder.remembered(x, graphs.memory[:count])
-
-    @torch.inference_mode()
-    def align(self, ids: Sequence[int], memory: TorchMemory) -> NDArray[np.float16]:
-        """See Runtime. Among the steps: after the encoders it would wait for all that are queued."""
-        with self.device.on(self.device.steps):
-            memory.arrive(self.device.steps)
-            line, graphs = self.device.upload(np.array([ids], np.int64)), self.alignments
-            if graphs is None or memory.parts.shape[2] != graphs.memory.shape[2]:
-                seen = self._seen(line, memory.parts)
-            else:
-                graphs.ids[:, : len(ids)] = line
-                graphs.memory.copy_(memory.parts[: len(graphs.memory)])
-                graphs.run[min(size for size in graphs.run if size >= len(ids))]()
-                seen = graphs.seen[:, : len(ids)]
-            return np.asarray(seen.cpu().numpy())
-
-    def _seen(self, ids: Tensor, memory: Tensor) -> Tensor:
-        """Return the cross-attention of `ids` int64 [1, n]: float16 [heads, n, frames / 2]. `memory` is [2 *
-        layers, heads, frames / 2, width].
-        """
-        caches = AlignmentCaches(memory[:, None].unbind(), self.shape.alignment_heads)
-        positions = torch.arange(ids.shape[1], device=ids.device)[None]
-        self.model.decoder(ids, positions, caches, caches.layers)
-        return torch.cat(caches.seen).half()
-
-    def _alignment_graphs(self) -> AlignmentGraphs:
-        """Record graphs. Padding after a text changes nothing before it."""
-        shape, frames, most = self._encoder.shape, self.facts.encoder_positions, self.facts.positions
-        pairs = self.shape.alignment_heads
-        layers = AlignmentCaches((), pairs).layers
-        made = AlignmentGraphs(
-            self.device.zeros(1, most, dtype=torch.int64),
-            self.device.zeros(2 * layers, shape.decoder_heads, frames, shape.head_width),
-            self.device.zeros(len(pairs), most, frames, dtype=torch.float16),
-        )
-
-        def run(count: int) -> None:
-            made.seen[:, :count].copy_(self._seen(made.ids[:, :count], made.memory))
-
-        pool = self.device.pool()
-        for count in range(most, 0, -ALIGNED_TO):
-            made.run[count] = self.device.graph(self.device.steps, partial(run, count), pool)
-        return made
 
 
 @contextmanager

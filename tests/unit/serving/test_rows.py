@@ -40,7 +40,6 @@ def test_an_empty_list_of_extra_ids_is_none() -> None:
     [
         "return_log_probs",
         "return_generation_logits",
-        "return_cross_attention",
         "return_step_attention",
         "beam_width",
         "num_return_sequences",

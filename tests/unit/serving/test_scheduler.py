@@ -47,7 +47,7 @@ class Encoding:
 class Engine(RunningBatch):
     """A Runtime that writes down what it is asked."""
 
-    facts: Any = SimpleNamespace(positions=64, aligns=True, attends=True, vocabulary=4, encodes=True)
+    facts: Any = SimpleNamespace(positions=64, attends=True, vocabulary=4, encodes=True)
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, int]] = []
@@ -66,10 +66,6 @@ class Engine(RunningBatch):
             self.asked.append(("encode", len(sources)))
         self.memories.append(Encoding(self))
         return self.memories[-1:] * len(sources)
-
-    def align(self, ids: Sequence[int], memory: Any) -> Any:
-        self.asked.append(("align", len(ids)))
-        return np.zeros((1, len(ids), 1), np.float16)
 
     def batch(self) -> Engine:
         return self
@@ -172,20 +168,6 @@ def test_a_full_group_waits_behind_the_one_that_is_encoded() -> None:
     assert encoded(0) == [], "no row is left"
 
 
-def test_texts_to_align_wait_for_no_row() -> None:
-    """All rows are taken and others wait: what comes to be aligned is aligned before them."""
-    engine = Engine()
-    scheduler = Scheduler(engine, Limits(max_rows=1))
-    waiting = [submitted(scheduler) for _ in range(3)]
-    aligned = submitted(scheduler, 1, prompt=(1, 2, 3), align=True)
-    with started(scheduler):
-        assert aligned.listener.wait(10) == []
-        assert [length(one) for one in waiting] == [TOKENS] * 3
-    assert Answers(aligned).finish([]).keys() == {"cross_attention"}
-    read = [i for i, (what, count) in enumerate(engine.asked) if what == "read" and count]
-    assert engine.asked.index(("align", 3)) < read[1]
-
-
 @pytest.mark.parametrize("beams", [1, 3])
 def test_where_each_step_looked_is_asked_for_once(beams: int) -> None:
     """Alongside others that do not ask: one entry for each step, the end's too. Of beams only the best's is
@@ -274,11 +256,6 @@ def test_a_stop_finds_an_answer_that_is_being_sent(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("attends", "asked", "told"),
     [
-        (
-            True,
-            {"attend": True, "align": True},
-            "return_step_attention cannot be combined with return_cross_",
-        ),
         (False, {"attend": True, "beams": 2}, "return_step_attention is not supported by this engine"),
         (True, {"prompt": ()}, "empty"),
         (True, {"prompt": (1,) * 64}, "64 positions"),
@@ -347,7 +324,7 @@ def test_an_answered_request_leaves_no_memory(streaming: bool) -> None:
 class Reads(Engine):
     """Writes down how many prompt ids were read before, and are read, by each row."""
 
-    facts: Any = SimpleNamespace(positions=64, aligns=False, attends=False, vocabulary=4, encodes=False)
+    facts: Any = SimpleNamespace(positions=64, attends=False, vocabulary=4, encodes=False)
 
     def __init__(self, known: int = 0) -> None:
         super().__init__()

@@ -9,6 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
 from serving.audio.log_mel import RATE
 from serving.engine.collected import Collected
@@ -162,20 +164,28 @@ def test_sounds_are_told_apart_by_every_sample(runtime: TorchRuntime) -> None:
     assert runtime.encode([runtime.prepare(sound)])[0] is not first, "of two alike the last is remembered"
 
 
-def test_texts_look_at_the_same(runtime: TorchRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A short text after a long one, and one that fills all positions."""
-    monkeypatch.setattr(runtime, "alignments", None)
-    (memory,) = runtime.encode([runtime.prepare(sounds(1)[0])])
-    texts = [(*PROMPT, *range(1000, 1000 + count)) for count in (runtime.facts.positions - 4, 30, 61)]
-    expected = [runtime.align(text, memory) for text in texts]
-    with torch.inference_mode():
-        monkeypatch.setattr(runtime, "alignments", runtime._alignment_graphs())
-    for text, own in zip(texts, expected, strict=True):
-        found = runtime.align(text, memory)
-        assert found.dtype == np.float16
-        assert found.shape == own.shape == (own.shape[0], len(text), runtime.facts.encoder_positions)
-        np.testing.assert_allclose(found, own, rtol=0.02, atol=1e-5)
-        np.testing.assert_allclose(found.astype(np.float32).sum(-1), 1, atol=0.01)
+class Attending:
+    """Caches of a decoder that reads a whole text at once and records cross-attention."""
+
+    def __init__(self, runtime: TorchRuntime, parts: Tensor) -> None:
+        self.parts, self.heads, self.seen = parts, runtime.shape.alignment_heads, list[Tensor]()
+
+    def own(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+
+    def memory(self, layer: int, q: Tensor, scale: float) -> Tensor:
+        keys, values = self.parts[2 * layer : 2 * layer + 2]
+        weights = torch.softmax((q * scale) @ keys.transpose(-1, -2), -1)
+        self.seen += [weights[0, head] for at, head in self.heads if at == layer]
+        return weights @ values
+
+
+@torch.inference_mode()
+def attended(runtime: TorchRuntime, ids: tuple[int, ...], parts: Tensor) -> np.ndarray:
+    """The cross-attention from each id of a text."""
+    caches = Attending(runtime, parts)
+    runtime.model.decoder(torch.tensor([ids]), torch.arange(len(ids))[None], caches)
+    return torch.stack(caches.seen).numpy()
 
 
 def test_steps_tell_where_they_looked(runtime: TorchRuntime) -> None:
@@ -197,10 +207,10 @@ def test_steps_tell_where_they_looked(runtime: TorchRuntime) -> None:
             continue
         (memory,) = runtime.encode([runtime.prepare(sound)])
         assert memory.ready(wait=True)
-        read = runtime.align((*PROMPT, *text.ids[:-1]), memory)[:, len(PROMPT) - 1 :]
+        read = attended(runtime, (*PROMPT, *text.ids[:-1]), memory.parts)[:, len(PROMPT) - 1 :]
         seen = job.seen()
         assert seen.dtype == np.float16
-        assert seen.shape == read.shape == (len(runtime.shape.step_heads), len(text.ids), memory.length)
+        assert seen.shape == read.shape == (len(runtime.shape.alignment_heads), len(text.ids), memory.length)
         np.testing.assert_allclose(seen, read, rtol=0.02, atol=2e-4)
     scheduler.stop()
 
