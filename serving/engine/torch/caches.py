@@ -85,18 +85,13 @@ class Reading:
             return self._more(layer, q, (k, v), scale, window)
         self.arena.own[self.slots, 2 * layer, :, :new] = k
         self.arena.own[self.slots, 2 * layer + 1, :, :new] = v
-        if shape.score_cap or (window and new > window):
-            return _attended(q, k, v, scale, window, shape.score_cap)
-        with attention():
-            if relative is None:
+        if relative is None and not shape.score_cap and not 0 < window < new:
+            with attention():
                 return F.scaled_dot_product_attention(
                     q, k, v, is_causal=True, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
                 )
-            places = torch.arange(new, device=k.device)
-            back = places[:, None] - places[None]
-            bias = relative(back.clamp(0, relative.num_embeddings - 1)).permute(2, 0, 1)
-            mask = bias.masked_fill(back < 0, HIDDEN)[None]
-            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+        at, bias = torch.arange(new, device=k.device)[None], None if relative is None else relative.weight
+        return _attended(q, k, v, at, scale, relative=bias, window=window, cap=shape.score_cap)
 
     def _more(self, layer: int, q: Tensor, fresh: tuple[Tensor, Tensor], scale: float, window: int) -> Tensor:
         """Attend from ids that follow others; one CUDA graph serves all starts."""
@@ -162,30 +157,33 @@ class Mixed:
 
 
 def _attended(
-    q: Tensor, k: Tensor, v: Tensor, scale: float, window: int, cap: float, at: Tensor | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    at: Tensor,
+    scale: float,
+    *,
+    relative: Tensor | None = None,
+    window: int = 0,
+    cap: float = 0.0,
 ) -> Tensor:
-    """Compute causal attention of a prompt within a window (0: none) with capped scores (0: no cap). Shapes
-    are those of `Caches.own`, but there may be more keys, of all positions: `at` int64 [new] has those of
-    `q`.
+    """Compute attention of queries [rows, heads, new, width] at the positions `at`, int64 [rows or 1, new],
+    to all keys up to each. `relative`, `window` and `cap` are those of attention.attend.
     """
-    places = torch.arange(k.shape[2], device=k.device)
-    back = (places if at is None else at)[:, None] - places[None]
+    back = at[:, :, None] - torch.arange(k.shape[2], device=k.device)
     hidden = (back < 0) | (back >= window) if window else back < 0
-    mask = torch.zeros(hidden.shape, dtype=q.dtype, device=q.device).masked_fill(hidden, HIDDEN)
-    if cap:
-        return _scored(q, k, v, mask, scale, cap)
+    mask = torch.zeros(hidden.shape, dtype=q.dtype, device=q.device).masked_fill(hidden, HIDDEN)[:, None]
+    if relative is not None:
+        mask = mask + F.embedding(back.clamp(0, len(relative) - 1), relative).permute(0, 3, 1, 2)
+    if cap:  # in float32, capped before the mask is added
+        shared = q.shape[1] // k.shape[1]
+        k, v = k.repeat_interleave(shared, 1), v.repeat_interleave(shared, 1)
+        scores = capped((q @ k.transpose(-1, -2)).float() * scale, cap) + mask
+        return torch.softmax(scores, -1).to(v.dtype) @ v
     with attention():
         return F.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
         )
-
-
-def _scored(q: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float, cap: float) -> Tensor:
-    """Compute attention in float32 with scores capped before the mask is added."""
-    shared = q.shape[1] // keys.shape[1]
-    keys, values = keys.repeat_interleave(shared, 1), values.repeat_interleave(shared, 1)
-    scores = capped((q @ keys.transpose(-1, -2)).float() * scale, cap) + mask
-    return torch.softmax(scores, -1).to(values.dtype) @ values
 
 
 def plain_attend_after(
@@ -206,9 +204,8 @@ def plain_attend_after(
         for kept, new in zip((keys, values), fresh, strict=True):
             kept[slot, :, start:end] = new[0, :, own]
         k, v = (kept[slot, None, :, :end] for kept in (keys, values))
-        out[:, :, own] = _attended(
-            q[:, :, own], k, v, scale, window, cap, torch.arange(start, end, device=q.device)
-        )
+        at = torch.arange(start, end, device=q.device)[None]
+        out[:, :, own] = _attended(q[:, :, own], k, v, at, scale, window=window, cap=cap)
         first += count
     return out
 
@@ -234,16 +231,5 @@ def plain_attend(
     if not keys.is_cuda:  # what no row has reached need not be read
         reach = max(1, int(lengths.max()))
         keys, values = keys[:, :, :reach], values[:, :, :reach]
-    places = torch.arange(keys.shape[2], device=keys.device)
-    seen = places < lengths[:, None]
-    if window:
-        seen &= places >= lengths[:, None] - window
-    mask = torch.zeros(seen.shape, dtype=q.dtype, device=q.device).masked_fill(~seen, HIDDEN)[:, None, None]
-    if relative is not None:
-        back = (lengths - 1)[:, None] - places
-        bias = F.embedding(back.clamp(0, relative.shape[0] - 1), relative)
-        mask = mask + bias.permute(0, 2, 1)[:, :, None]
-    shared = q.shape[1] != keys.shape[1]
-    if cap:
-        return _scored(q, keys, values, mask, scale, cap)
-    return F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, scale=scale, enable_gqa=shared)
+    at = (lengths.long() - 1)[:, None]
+    return _attended(q, keys, values, at, scale, relative=relative, window=window, cap=cap)
