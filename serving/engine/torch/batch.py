@@ -96,7 +96,7 @@ class DeviceBatch(Passes, RunningBatch):
         tensors = (given[:length].T, given[length], given[length + 1])
         start = given[length + 2] if more else None
         read = partial(self._read_prompts, *tensors, plain=plain, start=start)
-        return Joining(given, self.device.graph(self.device.steps, read, pool))
+        return Joining(given, length, self.device.graph(self.device.steps, read, pool))
 
     def close(self) -> None:
         """Drop all graphs; it cannot step any more."""
@@ -286,7 +286,7 @@ class DeviceBatch(Passes, RunningBatch):
         plain = [i for i in order if is_plain(rows[i])]
         while size := self._graph_for([len(rows[i].ids) for i in plain]):
             some, plain = plain[: size[0]], plain[size[0] :]
-            self._read_by_graph([rows[i] for i in some], [slots[i] for i in some], size)
+            self._read_by_graph([rows[i] for i in some], [slots[i] for i in some], self.joining[size])
         order = [i for i in order if i in plain or not is_plain(rows[i])]
         if self.device.gpu and len(order) <= FEW and all(self._is_piece(rows[i]) for i in order):
             for i in order:
@@ -309,14 +309,13 @@ class DeviceBatch(Passes, RunningBatch):
         rows, length = max(fits, default=(0, 0))
         return (rows, -length) if rows else None
 
-    def _read_by_graph(self, rows: Sequence[Row], slots: Sequence[int], size: tuple[int, int]) -> None:
-        """Read as many rows as the graph of that size takes."""
-        length = size[1]
-        given = np.zeros((length + 2, len(rows)), np.int64)
+    def _read_by_graph(self, rows: Sequence[Row], slots: Sequence[int], joining: Joining) -> None:
+        """Read as many rows as a graph takes."""
+        given, length = np.zeros(joining.given.shape, np.int64), joining.length
         for column, row, slot in zip(given.T, rows, slots, strict=True):
-            column[: len(row.ids)], column[length:] = row.ids, (slot, len(row.ids))
+            column[: len(row.ids)] = row.ids
+            column[length:] = (slot, len(row.ids), len(row.before))[: len(column) - length]
         self._begin(rows, slots)
-        joining = self.joining[size]
         joining.given.copy_(self.device.upload(given))
         joining.read()
 
@@ -331,16 +330,7 @@ class DeviceBatch(Passes, RunningBatch):
         if piece is None or count > self.piece or start + self.piece > self.positions:
             self._read_group([row], [slot], self.device.upload(np.array([start], np.int64)))
             return
-        self._give_piece(row, slot, piece)
-        piece.read()
-
-    def _give_piece(self, row: Row, slot: int, piece: Joining) -> None:
-        """Write a piece where graphs read it."""
-        start, count = len(row.before), len(row.ids)
-        given = np.zeros((self.piece + 3, 1), np.int64)
-        given[:count, 0], given[self.piece :, 0] = row.ids, (slot, count, start)
-        self._begin([row], [slot])
-        piece.given.copy_(self.device.upload(given))
+        self._read_by_graph([row], [slot], piece)
 
     def _read_group(self, rows: Sequence[Row], slots: Sequence[int], start: Tensor | None = None) -> None:
         """Read prompts without a graph. `start` is, for a single row, the number of ids read before."""

@@ -85,8 +85,9 @@ class Buffers:
 @dataclass(frozen=True)
 class Joining:
     """Reads the prompts of a fixed number of rows, padded to one length. `given`, int64 [length + 2, rows],
-    has ids, slots, and the number of ids.
+    has ids, slots, and the number of ids; of a graph for a piece also the number of ids read before.
     """
 
     given: Tensor
+    length: int
     read: Callable[[], object]
