@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from .layers import merge, split
 from .stored import Stored
 
 
@@ -37,27 +38,44 @@ class Shape(Stored):
     normalized: bool = True
 
 
-class BertLayer(nn.Module):
-    """Self-attention and feed-forward, each followed by its norm."""
+class BertAttention(nn.Module):
+    """Attention whose output is added to the input and normalized. `width` is that of the queries, `seen`
+    that of what they attend to.
+    """
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, width: int, heads: int, seen: int, epsilon: float) -> None:
         super().__init__()
-        self.heads = shape.heads
-        self.query, self.key, self.value, self.mix = (nn.Linear(shape.width, shape.width) for _ in range(4))
-        self.widen, self.narrow = nn.Linear(shape.width, shape.inner), nn.Linear(shape.inner, shape.width)
-        self.attention_norm = nn.LayerNorm(shape.width, shape.epsilon)
-        self.norm = nn.LayerNorm(shape.width, shape.epsilon)
+        self.heads = heads
+        self.query, self.mix = nn.Linear(width, width), nn.Linear(width, width)
+        self.key, self.value = nn.Linear(seen, width), nn.Linear(seen, width)
+        self.norm = nn.LayerNorm(width, epsilon)
 
-    def forward(self, hidden: Tensor, bias: Tensor) -> Tensor:
-        """Compute a layer from hidden states [texts, n, width] and a mask that is added to attention scores
-        [texts, 1, 1, n].
+    def forward(self, hidden: Tensor, seen: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Attend from hidden [rows, n, width] to seen [rows, m, its width]; `mask` [rows, 1, 1, m] is added
+        to attention scores.
         """
-        texts, n, width = hidden.shape
-        parts = (self.query(hidden), self.key(hidden), self.value(hidden))
-        q, k, v = (part.view(texts, n, self.heads, width // self.heads).transpose(1, 2) for part in parts)
-        seen = functional.scaled_dot_product_attention(q, k, v, attn_mask=bias)
-        hidden = self.attention_norm(hidden + self.mix(seen.transpose(1, 2).reshape(texts, n, width)))
-        return self.norm(hidden + self.narrow(functional.gelu(self.widen(hidden))))
+        parts = (self.query(hidden), self.key(seen), self.value(seen))
+        q, k, v = (split(part, self.heads) for part in parts)
+        found = merge(functional.scaled_dot_product_attention(q, k, v, attn_mask=mask))
+        return self.norm(self.mix(found) + hidden)
+
+
+class BertLayer(nn.Module):
+    """Self-attention, attention to something else if `seen` is its width, and a feed-forward with GELU, each
+    followed by its norm.
+    """
+
+    def __init__(self, width: int, heads: int, inner: int, epsilon: float, seen: int = 0) -> None:
+        super().__init__()
+        self.own = BertAttention(width, heads, width, epsilon)
+        self.cross = BertAttention(width, heads, seen, epsilon) if seen else None
+        self.widen, self.narrow = nn.Linear(width, inner), nn.Linear(inner, width)
+        self.norm = nn.LayerNorm(width, epsilon)
+
+    def forward(self, hidden: Tensor, mask: Tensor | None = None, seen: Tensor | None = None) -> Tensor:
+        hidden = self.own(hidden, hidden, mask)
+        hidden = hidden if self.cross is None else self.cross(hidden, seen)
+        return self.norm(self.narrow(functional.gelu(self.widen(hidden))) + hidden)
 
 
 class TextEmbedder(nn.Module):
@@ -71,13 +89,15 @@ class TextEmbedder(nn.Module):
         # added to each of them.
         self.places = nn.Embedding(shape.positions, shape.width)
         self.first_norm = nn.LayerNorm(shape.width, shape.epsilon)
-        self.layers = nn.ModuleList(BertLayer(shape) for _ in range(shape.layers))
+        self.layers = nn.ModuleList(
+            BertLayer(shape.width, shape.heads, shape.inner, shape.epsilon) for _ in range(shape.layers)
+        )
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         hidden = self.first_norm(self.words(ids) + self.places(torch.arange(ids.shape[1], device=ids.device)))
-        bias = ((1.0 - mask.float()) * -1e9).to(hidden.dtype)[:, None, None, :]
+        hides = ((1.0 - mask.float()) * -1e9).to(hidden.dtype)[:, None, None, :]
         for layer in self.layers:
-            hidden = layer(hidden, bias)
+            hidden = layer(hidden, hides)
         if self.shape.first_token:
             pooled = hidden[:, 0]
         else:

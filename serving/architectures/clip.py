@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from .layers import merge, split
 from .stored import Stored
 
 LEGACY_END = 2  # a config with this end id says nothing: the end of a text is its highest id
@@ -73,12 +74,11 @@ class ClipLayer(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Compute a layer from hidden states [rows, n, width]."""
-        rows, n, width = hidden.shape
         normed = self.attention_norm(hidden)
         parts = (self.query(normed), self.key(normed), self.value(normed))
-        q, k, v = (part.view(rows, n, self.heads, width // self.heads).transpose(1, 2) for part in parts)
+        q, k, v = (split(part, self.heads) for part in parts)
         seen = functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
-        hidden = hidden + self.mix(seen.transpose(1, 2).reshape(rows, n, width))
+        hidden = hidden + self.mix(merge(seen))
         return hidden + self.narrow(self.activation(self.widen(self.inner_norm(hidden))))
 
 

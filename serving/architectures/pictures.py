@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from .bert import BertLayer
 from .clip import Patches, Tower
 from .stored import Stored
 
@@ -90,46 +91,6 @@ class LlavaPictures(nn.Module):
         return self.to(dtype)
 
 
-class Look(nn.Module):
-    """Attention as in BERT: its output is added to the input and normalized. `width` is that of the queries,
-    `seen` that of what they attend to.
-    """
-
-    def __init__(self, width: int, heads: int, seen: int, epsilon: float) -> None:
-        super().__init__()
-        self.heads = heads
-        self.query, self.key, self.value = (
-            nn.Linear(width, width),
-            nn.Linear(seen, width),
-            nn.Linear(seen, width),
-        )
-        self.mix, self.norm = nn.Linear(width, width), nn.LayerNorm(width, epsilon)
-
-    def forward(self, hidden: Tensor, seen: Tensor) -> Tensor:
-        """Attend from hidden [pictures, queries, width] to seen [pictures, n, its width]."""
-        rows, n, width = hidden.shape
-        parts = (self.query(hidden), self.key(seen), self.value(seen))
-        q, k, v = (part.view(rows, -1, self.heads, width // self.heads).transpose(1, 2) for part in parts)
-        found = functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(rows, n, width)
-        return self.norm(self.mix(found) + hidden)
-
-
-class QLayer(nn.Module):
-    """Self-attention of the queries, in some layers attention to the picture, and a feed-forward."""
-
-    def __init__(self, tower: Tower, seen: int, *, looks: bool) -> None:
-        super().__init__()
-        self.own = Look(tower.width, tower.heads, tower.width, tower.epsilon)
-        self.cross = Look(tower.width, tower.heads, seen, tower.epsilon) if looks else None
-        self.widen, self.narrow = nn.Linear(tower.width, tower.inner), nn.Linear(tower.inner, tower.width)
-        self.norm = nn.LayerNorm(tower.width, tower.epsilon)
-
-    def forward(self, hidden: Tensor, seen: Tensor) -> Tensor:
-        hidden = self.own(hidden, hidden)
-        hidden = hidden if self.cross is None else self.cross(hidden, seen)
-        return self.norm(self.narrow(functional.gelu(self.widen(hidden))) + hidden)
-
-
 class BlipPictures(nn.Module):
     """Map pixels [pictures, 3, size, size] to rows [pictures, queries, width]. Queries and Q-Former stay in
     float32 whatever the precision of the rest, as in transformers (modeling_blip_2.py,
@@ -143,7 +104,13 @@ class BlipPictures(nn.Module):
         self.queries = nn.Parameter(torch.empty(1, former.queries, tower.width))
         self.norm = nn.LayerNorm(tower.width, tower.epsilon)
         self.layers = nn.ModuleList(
-            QLayer(tower, shape.tower.width, looks=number % former.every == 0)
+            BertLayer(
+                tower.width,
+                tower.heads,
+                tower.inner,
+                tower.epsilon,
+                0 if number % former.every else shape.tower.width,
+            )
             for number in range(tower.layers)
         )
         self.project = nn.Linear(tower.width, shape.width)
@@ -152,7 +119,7 @@ class BlipPictures(nn.Module):
         seen = self.seen(pixels)
         hidden = self.norm(self.queries.expand(seen.shape[0], -1, -1))
         for layer in self.layers:
-            hidden = layer(hidden, seen.to(hidden.dtype))
+            hidden = layer(hidden, seen=seen.to(hidden.dtype))
         return self.project(hidden.to(seen.dtype))
 
     def lower(self, dtype: torch.dtype) -> BlipPictures:
