@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from itertools import repeat
 from typing import Any
 
 import pytest
@@ -14,8 +16,8 @@ from ops.guard import life
 from ops.guard.metrics import GuardMetrics
 from ops.guard.proxy import relay as relaying
 from ops.guard.proxy.relay import Call, Death, Life, Relay, Unavailable
-from ops.guard.proxy.suspicion import Suspicion, fingerprint
 
+Step = Callable[[], Coroutine[Any, Any, str]]
 OUTSIDE, CRASH = Death("killed", outside=True), Death("status -11", outside=False)
 
 
@@ -25,7 +27,7 @@ class Http:
     """
 
     def __init__(self, told: Callable[[str, float], None] | None = None) -> None:
-        self.told, self.broken = told, False
+        self.told = told
 
     async def request(self, _method: str, _path: str, headers: dict[str, str]) -> Http:
         assert self.told
@@ -36,66 +38,63 @@ class Http:
         return b""
 
     def abort(self) -> None:
-        self.broken = True
+        """Nothing is open."""
 
 
 class Guard:
-    """One instance: its relay and its server's life."""
+    """One instance: its relay and its server's life; a server is always started again."""
 
     def __init__(self) -> None:
         self.relay = Relay([], GuardMetrics())
         self.relay.returns = lambda: True
         self.http, self.grpc = Http(self.relay.quarantine), None
 
-    def live(self) -> Life:
-        life = Life(Http(), None)  # type: ignore[arg-type]
-        self.relay.begin(life)
-        return life
+    def live(self) -> Guard:
+        """Its server is there, for the first time or again."""
+        self.relay.begin(Life(Http(), None))  # type: ignore[arg-type]
+        return self
 
-    def die(self, death: Death) -> None:
+    async def lost(self, death: Death) -> str:
+        """The server dies with what it has just been sent."""
         self.relay.end(death)
+        return await read()
+
+    def ask(
+        self, mark: str, *own: Step, theirs: Step | None = None, waits: bool = False, **known: bool
+    ) -> asyncio.Future[str]:
+        """A request with this fingerprint: what its server does, always the same or one of `own` at each try,
+        what another instance does, and what is known of it (see `Call`).
+        """
+        steps = repeat(own[0]) if len(own) == 1 else iter(own)
+
+        async def send(target: Any) -> str:
+            if isinstance(target, Guard):
+                assert theirs
+                return await theirs()
+            return await next(steps)()
+
+        until = time.monotonic() + relaying.AWAY_SECONDS if waits else 0.0
+        return asyncio.ensure_future(
+            self.relay.run(Call("m", lambda: mark, send, until=until, size=1, **known))
+        )
 
 
 def pair() -> tuple[Guard, Guard]:
-    one, two = Guard(), Guard()
+    one, two = Guard().live(), Guard().live()
     one.relay.peers, two.relay.peers = [two], [one]  # type: ignore[list-item]
-    one.live()
-    two.live()
     return one, two
-
-
-def call(
-    guard: Guard,
-    other: Guard,
-    mark: str,
-    own: Callable[[], Coroutine[Any, Any, str]],
-    theirs: Callable[[], Coroutine[Any, Any, str]] | None = None,
-    *,
-    handed: bool = False,
-    lost: bool = False,
-    waits: bool = False,
-    reads: bool = False,
-) -> Call[str]:
-    async def send(target: Any) -> str:
-        if target is other:
-            assert theirs
-            return await theirs()
-        return await own()
-
-    until = time.monotonic() + relaying.AWAY_SECONDS if waits else 0.0
-    return Call("m", lambda: mark, send, handed, lost, until, 1, reads)
 
 
 async def fine() -> str:
     return "fine"
 
 
-def killing(guard: Guard, death: Death) -> Callable[[], Coroutine[Any, Any, str]]:
-    async def lost() -> str:
-        guard.die(death)
-        raise Lost("broken")
+async def read() -> str:
+    raise Lost("broken")
 
-    return lost
+
+async def away() -> str:
+    raise Lost("cannot be reached", sent=False)
 
 
 async def refused(said: str, asked: Awaitable[str]) -> None:
@@ -104,11 +103,9 @@ async def refused(said: str, asked: Awaitable[str]) -> None:
 
 
 async def test_killed_from_outside_is_handed_on_at_once() -> None:
-    one, two = pair()
-    assert await one.relay.run(call(one, two, "a", killing(one, OUTSIDE), fine)) == "fine"
-    assert await one.relay.run(call(one, two, "b", fine, fine)) == "fine", (
-        "handed on while the server is away"
-    )
+    one, _ = pair()
+    assert await one.ask("a", partial(one.lost, OUTSIDE), theirs=fine) == "fine"
+    assert await one.ask("b", fine, theirs=fine) == "fine", "handed on while the server is away"
 
 
 async def test_a_request_that_ends_its_server_never_reaches_another() -> None:
@@ -118,21 +115,19 @@ async def test_a_request_that_ends_its_server_never_reaches_another() -> None:
 
     async def poison() -> str:
         tried.append("own")
-        one.die(CRASH)
-        raise Lost("broken")
+        return await one.lost(CRASH)
 
-    task = asyncio.ensure_future(one.relay.run(call(one, two, "p", poison)))
+    task = one.ask("p", poison)
     await asyncio.sleep(0.05)
-    await refused("not retried for now", two.relay.run(call(two, one, "p", fine)))
-    assert await two.relay.run(call(two, one, "q", fine)) == "fine", "others are served meanwhile"
+    await refused("not retried for now", two.ask("p", fine))
+    assert await two.ask("q", fine) == "fine", "others are served meanwhile"
     one.live()
     await refused("refused for a minute", task)
     assert tried == ["own", "own"]
     one.live()
     await asyncio.sleep(0.05)
-    for guard, other in ((one, two), (two, one)):
-        with pytest.raises(Unavailable):
-            await guard.relay.run(call(guard, other, "p", fine))
+    for guard in (one, two):
+        await refused("not retried", guard.ask("p", fine))
     assert two.relay.life, "the other instance was never touched"
 
 
@@ -146,8 +141,7 @@ async def test_an_innocent_suspect_is_answered_and_cleared(monkeypatch: pytest.M
         await ends.wait()
         return "fine"
 
-    answers = iter([killing(one, CRASH), long])
-    task = asyncio.ensure_future(one.relay.run(call(one, two, "a", lambda: next(answers)())))  # noqa: PLW0108  # one step each time
+    task = one.ask("a", partial(one.lost, CRASH), long)
     await asyncio.sleep(0.05)
     one.live()
     await asyncio.sleep(0.05)
@@ -156,14 +150,14 @@ async def test_an_innocent_suspect_is_answered_and_cleared(monkeypatch: pytest.M
     assert one.relay.free
     ends.set()
     assert await task == "fine"
-    assert await two.relay.run(call(two, one, "a", fine)) == "fine"
+    assert await two.ask("a", fine) == "fine"
     assert one.relay.trying is None
 
 
 async def test_what_was_answered_before_is_handed_on_even_after_a_crash() -> None:
-    one, two = pair()
-    assert await one.relay.run(call(one, two, "a", fine)) == "fine"
-    assert await one.relay.run(call(one, two, "a", killing(one, CRASH), fine)) == "fine"
+    one, _ = pair()
+    assert await one.ask("a", fine) == "fine"
+    assert await one.ask("a", partial(one.lost, CRASH), theirs=fine) == "fine"
 
 
 async def test_whoever_is_lost_twice_is_refused() -> None:
@@ -171,21 +165,19 @@ async def test_whoever_is_lost_twice_is_refused() -> None:
     further.
     """
     one, two = pair()
-    with pytest.raises(Unavailable, match="refused for a minute"):
-        await two.relay.run(call(two, one, "a", killing(two, OUTSIDE), handed=True, lost=True))
+    await refused("refused for a minute", two.ask("a", partial(two.lost, OUTSIDE), handed=True, lost=True))
     await asyncio.sleep(0.05)
-    await refused("not retried", one.relay.run(call(one, two, "a", fine)))
+    await refused("not retried", one.ask("a", fine))
 
 
 @pytest.mark.parametrize("death", [OUTSIDE, CRASH])
 async def test_what_another_instance_could_not_take_is_lost_once(death: Death) -> None:
     """It waits for the server that it was handed to; only if that dies again it is refused."""
     for again in (False, True):
-        one, two = pair()
-        dies = killing(two, death)
-        steps = iter([dies, dies if again else fine])
-        handed = call(two, one, "a", lambda steps=steps: next(steps)(), handed=True)
-        task = asyncio.ensure_future(two.relay.run(handed))
+        _, two = pair()
+        task = two.ask(
+            "a", partial(two.lost, death), partial(two.lost, death) if again else fine, handed=True
+        )
         await asyncio.sleep(0.05)
         assert not task.done()
         two.live()
@@ -199,14 +191,9 @@ async def test_a_forwarded_request_is_not_run_for_ever(monkeypatch: pytest.Monke
     """By a server that lives and breaks each connection."""
     monkeypatch.setattr(relaying, "AWAY_SECONDS", 0.3)
     monkeypatch.setattr(life, "CAUSE_SECONDS", 0.01)
-    one, two = pair()
-
-    async def broken() -> str:
-        raise Lost("broken")
-
-    with pytest.raises(Unavailable, match="no instance"):
-        async with asyncio.timeout(5):
-            await two.relay.run(call(two, one, "a", broken, handed=True))
+    _, two = pair()
+    async with asyncio.timeout(5):
+        await refused("no instance", two.ask("a", read, handed=True))
 
 
 @pytest.mark.parametrize("death", [OUTSIDE, CRASH])
@@ -215,13 +202,12 @@ async def test_a_request_that_a_guard_was_lost_with_costs_one_more_server(death:
     refused everywhere.
     """
     one, two = pair()
-    with pytest.raises(Unavailable, match="refused for a minute"):
-        await one.relay.run(call(one, two, "a", killing(one, death), fine, lost=True))
+    await refused("refused for a minute", one.ask("a", partial(one.lost, death), theirs=fine, lost=True))
     await asyncio.sleep(0.05)
-    await refused("not retried", two.relay.run(call(two, one, "a", fine)))
-    assert await one.relay.run(call(one, two, "b", fine, fine, lost=True)) == "fine"
+    await refused("not retried", two.ask("a", fine))
+    assert await one.ask("b", fine, theirs=fine, lost=True) == "fine"
     two.live()
-    assert await two.relay.run(call(two, one, "c", unread(two), fine, lost=True)) == "fine"
+    assert await two.ask("c", unread(two), theirs=fine, lost=True) == "fine"
 
 
 def unread(guard: Guard) -> Callable[[], Coroutine[Any, Any, str]]:
@@ -242,52 +228,43 @@ def unread(guard: Guard) -> Callable[[], Coroutine[Any, Any, str]]:
 async def test_what_a_server_never_had_is_not_blamed(*, handed: bool, lost: bool) -> None:
     """Nobody could connect to it: another has it, or 503 where it was handed on before; the next may try."""
     one, two = pair()
-
-    async def away() -> str:
-        raise Lost("cannot be reached", sent=False)
-
-    task = one.relay.run(call(one, two, "a", away, fine, handed=handed, lost=lost))
+    task = one.ask("a", away, theirs=fine, handed=handed, lost=lost)
     if handed:
         await refused("no instance", task)
     else:
         assert await task == "fine"
-    for guard, other in ((one, two), (two, one)):
-        assert await guard.relay.run(call(guard, other, "a", fine)) == "fine"
+    for guard in (one, two):
+        assert await guard.ask("a", fine) == "fine"
 
 
 async def test_what_an_ending_server_does_not_read_is_handed_on_while_it_lives() -> None:
     """At once, not when it is dead; what it had read already waits for its death."""
-    one, two = pair()
-    assert await one.relay.run(call(one, two, "a", unread(one), fine)) == "fine"
+    one, _ = pair()
+    assert await one.ask("a", unread(one), theirs=fine) == "fine"
     assert one.relay.life
-
-    async def read() -> str:
-        raise Lost("broken")
-
-    task = asyncio.ensure_future(one.relay.run(call(one, two, "b", read, fine)))
+    task = one.ask("b", read, theirs=fine)
     await asyncio.sleep(0.1)
     assert not task.done()
-    one.die(OUTSIDE)
+    one.relay.end(OUTSIDE)
     assert await task == "fine"
 
 
 async def test_what_an_ending_server_does_not_read_is_not_blamed() -> None:
     """It came from another instance, which was lost: nobody takes it now, and it may come again."""
     one, two = pair()
-    await refused("no instance", two.relay.run(call(two, one, "a", unread(two), handed=True)))
-    assert await one.relay.run(call(one, two, "a", fine)) == "fine"
+    await refused("no instance", two.ask("a", unread(two), handed=True))
+    assert await one.ask("a", fine) == "fine"
 
 
 async def test_suspects_run_alone_one_after_the_other() -> None:
-    one, two = pair()
+    one, _ = pair()
     inside: list[str] = []
     most = 0
 
     async def first(name: str) -> str:
         inside.append(name)
         await asyncio.sleep(0.05)
-        one.die(CRASH)
-        raise Lost(name)
+        return await one.lost(CRASH)
 
     async def again(name: str) -> str:
         nonlocal most
@@ -297,11 +274,7 @@ async def test_suspects_run_alone_one_after_the_other() -> None:
         inside.remove(name)
         return name
 
-    def suspect(name: str) -> Call[str]:
-        steps = iter([first, again])
-        return call(one, two, name, lambda: next(steps)(name))
-
-    tasks = [asyncio.ensure_future(one.relay.run(suspect(name))) for name in "abc"]
+    tasks = [one.ask(name, partial(first, name), partial(again, name)) for name in "abc"]
     await asyncio.sleep(0.2)
     inside.clear()
     one.live()
@@ -311,15 +284,13 @@ async def test_suspects_run_alone_one_after_the_other() -> None:
 
 async def test_an_unread_request_keeps_its_mark_and_is_no_suspect() -> None:
     """A guard was lost with it, the own server has crashed and is not reached, the next is lost with it."""
-    one = lonely()
+    one = Guard().live()
 
-    async def away() -> str:
-        one.die(CRASH)
-        raise Lost("cannot be reached", sent=False)
+    async def crashed() -> str:
+        one.relay.end(CRASH)
+        return await away()
 
-    steps = iter([away, killing(one, OUTSIDE), fine])
-    marked = call(one, one, "a", lambda: next(steps)(), lost=True, waits=True)  # noqa: PLW0108  # one step each time
-    task = asyncio.ensure_future(one.relay.run(marked))
+    task = one.ask("a", crashed, partial(one.lost, OUTSIDE), fine, lost=True, waits=True)
     await asyncio.sleep(0.01)
     assert not one.relay.suspicion.any
     one.live()
@@ -329,35 +300,34 @@ async def test_an_unread_request_keeps_its_mark_and_is_no_suspect() -> None:
 async def test_a_server_that_cannot_be_reached_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its death is not known: with time between the tries, and until the request has waited long enough."""
     monkeypatch.setattr(relaying, "AWAY_SECONDS", 0.5)
-    one, tries = lonely(), 0
+    one, tries = Guard().live(), 0
     assert one.relay.life
 
-    async def away() -> str:
+    async def counted() -> str:
         nonlocal tries
         tries += 1
         raise Lost("cannot be reached", sent=False, fresh=True)
 
     one.relay.life.ending.set_result(OUTSIDE)  # what was lost is looked into at once
-    await refused("no instance", one.relay.run(call(one, one, "a", away, waits=True)))
+    await refused("no instance", one.ask("a", counted, waits=True))
     assert 2 <= tries <= 12
 
 
 async def test_who_reads_is_never_blamed() -> None:
     """Health and metadata have one fingerprint; a request that was lost twice with a server is told so."""
-    one, two = pair()
+    one, _ = pair()
     for death in (OUTSIDE, CRASH):
-        assert await one.relay.run(call(one, two, "", killing(one, death), fine, reads=True)) == "fine"
+        assert await one.ask("", partial(one.lost, death), theirs=fine, reads=True) == "fine"
         one.live()
-        with pytest.raises(Unavailable, match="were lost"):
-            await one.relay.run(call(one, two, "", killing(one, death), handed=True, reads=True))
+        await refused("were lost", one.ask("", partial(one.lost, death), handed=True, reads=True))
         one.live()
     assert not one.relay.suspicion.any
 
 
 async def test_a_suspect_is_let_go_when_its_server_does_not_return() -> None:
     """And nobody is blamed for what was not tried."""
-    one = lonely()
-    task = asyncio.ensure_future(one.relay.run(call(one, one, "a", killing(one, CRASH))))
+    one = Guard().live()
+    task = one.ask("a", partial(one.lost, CRASH))
     await asyncio.sleep(0.05)
     one.relay.returns = lambda: False
     await refused("were lost", task)
@@ -366,35 +336,24 @@ async def test_a_suspect_is_let_go_when_its_server_does_not_return() -> None:
 
 async def test_nobody_there() -> None:
     """Without another instance, and for what another guard has handed on: 503 at once."""
-    lonely = Guard()
-    await refused("no instance", lonely.relay.run(call(lonely, lonely, "a", fine)))
-    one, two = pair()
-    one.die(OUTSIDE)
-    await refused("no instance", one.relay.run(call(one, two, "a", fine, fine, handed=True)))
-
-
-def lonely() -> Guard:
-    """A pool of one, whose server is always started again."""
-    guard = Guard()
-    guard.live()
-    return guard
+    await refused("no instance", Guard().ask("a", fine))
+    one, _ = pair()
+    one.relay.end(OUTSIDE)
+    await refused("no instance", one.ask("a", fine, theirs=fine, handed=True))
 
 
 async def test_a_pool_of_one_waits_for_its_server() -> None:
     """What was in flight when it was killed, what came while it was away, and what came while it drained."""
-    one = lonely()
-    steps = iter([killing(one, OUTSIDE), fine])
-    flown = asyncio.ensure_future(
-        one.relay.run(call(one, one, "a", lambda: next(steps)(), waits=True))  # noqa: PLW0108  # one step each time
-    )
+    one = Guard().live()
+    flown = one.ask("a", partial(one.lost, OUTSIDE), fine, waits=True)
     await asyncio.sleep(0.01)
-    came = asyncio.ensure_future(one.relay.run(call(one, one, "b", fine, waits=True)))
+    came = one.ask("b", fine, waits=True)
     await asyncio.sleep(0.1)
     assert one.relay.waiting == 2
-    await refused("no instance", one.relay.run(call(one, one, "c", fine, waits=False)))
+    await refused("no instance", one.ask("c", fine, waits=False))
     one.live()
     one.relay.stopping = True
-    drained = asyncio.ensure_future(one.relay.run(call(one, one, "d", fine, waits=True)))
+    drained = one.ask("d", fine, waits=True)
     await asyncio.sleep(0.1)
     assert not any(task.done() for task in (flown, came, drained))
     one.relay.stopping = False
@@ -403,9 +362,8 @@ async def test_a_pool_of_one_waits_for_its_server() -> None:
 
 
 async def test_a_pool_of_one_is_lost_twice_at_most() -> None:
-    one = lonely()
-    dies = killing(one, OUTSIDE)
-    task = asyncio.ensure_future(one.relay.run(call(one, one, "a", dies, waits=True)))
+    one = Guard().live()
+    task = one.ask("a", partial(one.lost, OUTSIDE), waits=True)
     await asyncio.sleep(0.01)
     one.live()
     await refused("refused for a minute", task)
@@ -413,53 +371,29 @@ async def test_a_pool_of_one_is_lost_twice_at_most() -> None:
 
 async def test_nobody_waits_for_a_server_that_does_not_return(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not started again, or its start has failed; or it takes too long; or too many wait."""
-    one = lonely()
-    one.die(OUTSIDE)
-    task = asyncio.ensure_future(one.relay.run(call(one, one, "a", fine, waits=True)))
+    one = Guard().live()
+    one.relay.end(OUTSIDE)
+    task = one.ask("a", fine, waits=True)
     await asyncio.sleep(0.01)
     monkeypatch.setattr(relaying, "MOST_WAITING", 1)
-    await refused("no instance", one.relay.run(call(one, one, "b", fine, waits=True)))
+    await refused("no instance", one.ask("b", fine, waits=True))
     one.relay.returns = lambda: False
     await refused("no instance", task)
     one.relay.returns = lambda: True
     monkeypatch.setattr(relaying, "MOST_WAITING_BYTES", 0)
-    await refused("no instance", one.relay.run(call(one, one, "d", fine, waits=True)))
+    await refused("no instance", one.ask("d", fine, waits=True))
     monkeypatch.undo()
     monkeypatch.setattr(relaying, "AWAY_SECONDS", 0.1)
-    await refused("no instance", one.relay.run(call(one, one, "c", fine, waits=True)))
+    await refused("no instance", one.ask("c", fine, waits=True))
 
 
 async def test_another_instance_comes_before_the_own_return() -> None:
     """One that is away, too, has had nothing: then the own server's return is waited for."""
-    one, two = pair()
-    one.die(OUTSIDE)
-    assert await one.relay.run(call(one, two, "a", fine, fine, waits=True)) == "fine"
-
-    async def away() -> str:
-        raise Lost("no server", sent=False)
-
-    task = asyncio.ensure_future(one.relay.run(call(one, two, "b", fine, away, waits=True)))
+    one, _ = pair()
+    one.relay.end(OUTSIDE)
+    assert await one.ask("a", fine, theirs=fine, waits=True) == "fine"
+    task = one.ask("b", fine, theirs=away, waits=True)
     await asyncio.sleep(0.1)
     assert not task.done()
     one.live()
     assert await task == "fine"
-
-
-def test_fingerprints() -> None:
-    """Of all parts and the model; of long parts the ends and the length."""
-    assert (
-        fingerprint("m", [b"ab", b"c"]) != fingerprint("m", [b"a", b"bc"]) != fingerprint("n", [b"a", b"bc"])
-    )
-    long = bytes(300_000)
-    assert fingerprint("m", [long]) != fingerprint("m", [long + b"\0"])
-    assert fingerprint("m", [long]) != fingerprint("m", [b"\1" + long[1:]])
-
-
-def test_suspicion_forgets() -> None:
-    found = Suspicion()
-    found.refuse("a", 0.01)
-    assert found.refused("a")
-    assert not found.innocent("a")
-    found.clear("a")
-    assert not found.refused("a")
-    assert found.innocent("a")
