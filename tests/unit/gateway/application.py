@@ -121,6 +121,11 @@ def chat(gateway: Gateway, *messages: dict[str, Any], **fields: Any) -> Any:
     return gateway[0].post("/v1/chat/completions", content=body, headers={"content-type": "application/json"})
 
 
+def linked(url: str, **more: Any) -> dict[str, Any]:
+    """A part of a content that is a picture."""
+    return {"type": "image_url", "image_url": {"url": url, **more}}
+
+
 def refuses(answer: Any, param: str | None, says: str = "", status: int = 400) -> None:
     """The answer is an error that names a field and says so."""
     error = answer.json()["error"]

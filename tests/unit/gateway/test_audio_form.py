@@ -12,6 +12,9 @@ from gateway.audio.languages import check_languages, language_code
 from gateway.audio.schema import options, parse_transcription, parse_translation
 
 DIARIZED = {"response_format": "diarized_json"}
+VERBOSE = {"response_format": "verbose_json"}
+REFERENCES = {"known_speaker_references[]": ["x", "y"]}
+SERVER_VAD = {"chunking_strategy[type]": "server_vad"}
 
 
 def parsed(**fields: Any) -> Any:
@@ -89,83 +92,71 @@ def test_names_of_other_servers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "param", "said"),
+    ("fields", "said"),
     [
-        ({"word_timestamps": "true"}, "word_timestamps", "timestamp_granularities[]=word"),
-        ({"task": "translate"}, "task", "/v1/audio/translations"),
-        ({"vad_parameters": "{}"}, "vad_parameters", "use chunking_strategy"),
-        ({"no_speech_threshold": "0.2"}, "no_speech_threshold", "is not a setting here"),
-        ({"hotwords": "a", "keywords": ["b"]}, "hotwords", "is keywords by another name"),
-        ({"keywords[]": ["a"] * 101}, "keywords[]", "has 101 items; send 100 at most"),
-        ({"audio_track": "0"}, "audio_track", "greater than or equal to 1"),
-        ({"frobnicate": "1"}, "frobnicate", "unknown field"),
-        ({"diarize": "true"}, "diarize", "needs a format with speakers"),
-        ({"diarize": "true", "response_format": "text"}, "diarize", "use diarized_json, verbose_json"),
-        ({"num_speakers": "2"}, "num_speakers", "needs response_format=diarized_json or diarize=true"),
-        ({"known_speaker_names[]": "a"}, "known_speaker_names[]", "needs response_format=diarized_json"),
-        ({**DIARIZED, "num_speakers": "0"}, "num_speakers", "greater than or equal to 1"),
-        ({**DIARIZED, "max_speakers": "51"}, "max_speakers", "less than or equal to 50"),
-        ({**DIARIZED, "num_speakers": "2", "max_speakers": "3"}, "num_speakers", "cannot be combined"),
-        ({**DIARIZED, "min_speakers": "4", "max_speakers": "3"}, "min_speakers", "lower it"),
-        ({**DIARIZED, "known_speaker_names[]": ["a", "b"]}, "known_speaker_references[]", "2 names, 0"),
-        ({**DIARIZED, "known_speaker_references[]": ["data:,"]}, "known_speaker_names[]", "0 names, 1"),
-        (
-            {**DIARIZED, "known_speaker_names[]": ["a", "a"], "known_speaker_references[]": ["x", "y"]},
-            "known_speaker_names[]",
-            "has a name twice",
-        ),
-        (
-            {**DIARIZED, "known_speaker_names[]": ["a", ""]},
-            "known_speaker_names[]",
-            "has 0 characters; send at least 1",
-        ),
-        ({**DIARIZED, "known_speaker_names[]": ["a"] * 21}, "known_speaker_names[]", "send 20 at most"),
-        ({**DIARIZED, "include[]": "logprobs"}, "include[]", "requires response_format=json"),
-        ({"response_format": "xml"}, "response_format", ""),
-        ({"language": "klingon"}, "language", ""),
-        *[({"temperature": given}, "temperature", "") for given in ("hot", "2", "-1", "nan")],
-        ({"stream": "perhaps"}, "stream", ""),
-        ({"stream": "true", "response_format": "vtt"}, "stream", ""),
-        ({"timestamp_granularities[]": "word"}, "timestamp_granularities[]", "verbose_json"),
-        ({"timestamp_granularities[]": "segment"}, "timestamp_granularities[]", ""),
-        (
-            {"timestamp_granularities[]": "phoneme", "response_format": "verbose_json"},
-            "timestamp_granularities[]",
-            "",
-        ),
-        (
-            {"timestamp_granularities[]": "words", "response_format": "verbose_json"},
-            "timestamp_granularities[]",
-            "must be 'word' or 'segment', not \"words\"",
-        ),
-        ({"include[]": "all"}, "include[]", ""),
-        ({"include": "logprobs", "include[]": "logprobs"}, "include[]", ""),
-        ({"keywords[]": "<|en|>"}, "keywords", ""),
-        ({"prompt": "<|endoftext|>"}, "prompt", ""),
-        ({"prompt[]": "a"}, "prompt[]", ""),
-        ({"chunking_strategy": "manual"}, "chunking_strategy", ""),
-        ({"chunking_strategy": "{broken"}, "chunking_strategy", ""),
-        ({"chunking_strategy": '{"a":' + "[" * 30000}, "chunking_strategy", ""),
-        ({"chunking_strategy": '{"type": "server_vad", "colour": 1}'}, "chunking_strategy", ""),
-        (
-            {"chunking_strategy[type]": "server_vad", "chunking_strategy[threshold]": "2"},
-            "chunking_strategy",
-            "",
-        ),
-        (
-            {"chunking_strategy": "auto", "chunking_strategy[type]": "server_vad"},
-            "chunking_strategy[type]",
-            "",
-        ),
-        ({"best_of": "3"}, "best_of", ""),
-        ({"beam_width": "99"}, "beam_width", ""),
-        ({"beam_width": "4", "temperature": "0.5"}, "beam_width", ""),
-        *[({"max_tokens": given}, "max_tokens", "") for given in ("0", "100000", "4294967297", "1" * 30)],
+        ({"word_timestamps": "true"}, "timestamp_granularities[]=word"),
+        ({"task": "translate"}, "/v1/audio/translations"),
+        ({"vad_parameters": "{}"}, "use chunking_strategy"),
+        ({"no_speech_threshold": "0.2"}, "is not a setting here"),
+        ({"keywords": ["b"], "hotwords": "a"}, "is keywords by another name"),
+        ({"keywords[]": ["a"] * 101}, "has 101 items; send 100 at most"),
+        ({"audio_track": "0"}, "greater than or equal to 1"),
+        ({"frobnicate": "1"}, "unknown field"),
+        ({"diarize": "true"}, "needs a format with speakers"),
+        ({"response_format": "text", "diarize": "true"}, "use diarized_json, verbose_json"),
+        ({"num_speakers": "2"}, "needs response_format=diarized_json or diarize=true"),
+        ({"known_speaker_names[]": "a"}, "needs response_format=diarized_json"),
+        ({**DIARIZED, "num_speakers": "0"}, "greater than or equal to 1"),
+        ({**DIARIZED, "max_speakers": "51"}, "less than or equal to 50"),
+        ({**DIARIZED, "max_speakers": "3", "num_speakers": "2"}, "cannot be combined"),
+        ({**DIARIZED, "max_speakers": "3", "min_speakers": "4"}, "lower it"),
+        ({**DIARIZED, **REFERENCES, "known_speaker_names[]": ["a", "a"]}, "has a name twice"),
+        ({**DIARIZED, "known_speaker_names[]": ["a", ""]}, "has 0 characters; send at least 1"),
+        ({**DIARIZED, "known_speaker_names[]": ["a"] * 21}, "send 20 at most"),
+        ({**DIARIZED, "include[]": "logprobs"}, "requires response_format=json"),
+        ({"response_format": "xml"}, ""),
+        ({"language": "klingon"}, ""),
+        *[({"temperature": given}, "") for given in ("hot", "2", "-1", "nan")],
+        ({"stream": "perhaps"}, ""),
+        ({"response_format": "vtt", "stream": "true"}, ""),
+        *[({"timestamp_granularities[]": given}, "verbose_json") for given in ("word", "segment")],
+        ({**VERBOSE, "timestamp_granularities[]": "phoneme"}, ""),
+        ({**VERBOSE, "timestamp_granularities[]": "words"}, "must be 'word' or 'segment', not \"words\""),
+        ({"include[]": "all"}, ""),
+        ({"include": "logprobs", "include[]": "logprobs"}, ""),
+        ({"prompt": "<|endoftext|>"}, ""),
+        ({"prompt[]": "a"}, ""),
+        ({"chunking_strategy": "manual"}, ""),
+        ({"chunking_strategy": "{broken"}, ""),
+        ({"chunking_strategy": '{"a":' + "[" * 30000}, ""),
+        ({"chunking_strategy": '{"type": "server_vad", "colour": 1}'}, ""),
+        ({"chunking_strategy": "auto", "chunking_strategy[type]": "server_vad"}, ""),
+        ({"best_of": "3"}, ""),
+        ({"beam_width": "99"}, ""),
+        ({"temperature": "0.5", "beam_width": "4"}, ""),
+        *[({"max_tokens": given}, "") for given in ("0", "100000", "4294967297", "1" * 30)],
     ],
 )
-def test_a_field_that_is_wrong_or_not_supported_is_refused_by_name(
-    fields: dict[str, Any], param: str, said: str
-) -> None:
+def test_a_field_that_is_wrong_or_not_supported_is_refused_by_name(fields: dict[str, Any], said: str) -> None:
+    """The last one."""
+    refuses(fields, [*fields][-1], said)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "said"),
+    [
+        ({**DIARIZED, "known_speaker_names[]": ["a", "b"]}, "known_speaker_references[]", "2 names, 0"),
+        ({**DIARIZED, "known_speaker_references[]": ["data:,"]}, "known_speaker_names[]", "0 names, 1"),
+        ({"keywords[]": "<|en|>"}, "keywords", "special tokens"),
+        ({**SERVER_VAD, "chunking_strategy[threshold]": "2"}, "chunking_strategy", ""),
+    ],
+)
+def test_another_field_is_named(fields: dict[str, Any], param: str, said: str) -> None:
+    """One that is missing, or what several belong to."""
+    refuses(fields, param, said)
+
+
+def refuses(fields: dict[str, Any], param: str, said: str) -> None:
     with pytest.raises(ApiError) as refused:
         parsed(**fields)
     assert (refused.value.status, refused.value.param) == (400, param)

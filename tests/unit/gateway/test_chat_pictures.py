@@ -13,7 +13,7 @@ from conch.deployment import Chat, Pool
 from conch.errors import ApiError
 from tests.fakes.http_server import Handler, answering
 
-from .application import FakeTriton, Gateway, application, chunks, refuses
+from .application import FakeTriton, Gateway, application, chunks, linked, refuses
 
 # As LLaVA 1.5's: content in parts, pictures before text.
 TEMPLATE = (
@@ -36,10 +36,6 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         yield client, fake
 
 
-def picture(url: str, **more: Any) -> dict[str, Any]:
-    return {"type": "image_url", "image_url": {"url": url, **more}}
-
-
 def text(words: str) -> dict[str, Any]:
     return {"type": "text", "text": words}
 
@@ -54,9 +50,9 @@ def test_pictures_come_in_their_order(gateway: Gateway) -> None:
     answer = post(
         gateway,
         ("system", "be brief"),
-        ("user", [picture(RED, detail="high"), text("which colour?")]),
+        ("user", [linked(RED, detail="high"), text("which colour?")]),
         ("assistant", "red"),
-        ("user", [text("and this?"), picture(BLUE, detail="low")]),
+        ("user", [text("and this?"), linked(BLUE, detail="low")]),
         temperature=0,
     )
     assert answer.status_code == 200
@@ -70,7 +66,7 @@ def test_pictures_come_in_their_order(gateway: Gateway) -> None:
 
 def test_streamed(gateway: Gateway) -> None:
     """The data URLs go as the strings that they are."""
-    assert chunks(post(gateway, ("user", [picture(RED), text("which?")]), stream=True))
+    assert chunks(post(gateway, ("user", [linked(RED), text("which?")]), stream=True))
     assert gateway[1].asked[0]["image_urls"] == [RED]
 
 
@@ -81,46 +77,29 @@ def test_text_alone(gateway: Gateway) -> None:
 
 
 @pytest.mark.parametrize(
-    ("role", "content", "fields", "says"),
+    ("content", "fields", "says"),
     [
-        (
-            "user",
-            [picture("https://example.org/a.png")],
-            {},
-            "is a remote URL, which this server does not fetch",
-        ),
-        (
-            "user",
-            [picture("HTTP://169.254.169.254/")],
-            {},
-            "is a remote URL, which this server does not fetch",
-        ),
-        ("user", [picture("file:///etc/passwd")], {}, "picture 1 is not a base64 data URL"),
-        ("user", [picture("data:image/png,abc")], {}, "picture 1 is not a base64 data URL"),
-        ("user", [picture("data:image/png;base64,\u00e9")], {}, "picture 1 is not a base64 data URL"),
-        ("assistant", [picture(RED)], {}, "pictures are supported in user messages only"),
-        ("system", [picture(RED)], {}, "pictures are supported in user messages only"),
-        ("user", [picture(RED)] * 33, {}, "contain 33 pictures; send at most 32"),
-        ("user", [picture(RED)], {"model": "reads"}, "takes text only"),
-        ("user", [picture(RED, detail="huge")], {}, "detail"),
-        ("user", [picture(RED, size=3)], {}, "size"),
-        ("user", [{"type": "image_url", "image_url": RED}], {}, "image_url"),
-        ("user", [{"type": "image_url"}], {}, "image_url"),
-        ("user", [picture(RED), picture(BLUE)], {"n": 17}, "n times the number of pictures is 34"),
-        ("user", [{"type": "input_audio", "input_audio": {}}], {}, "type"),
-        (
-            "user",
-            [picture("data:image/png;base64," + "A" * (3 << 20))],
-            {"n": 30},
-            "exceeds the limit of 2 MiB",
-        ),
+        ([linked("https://example.org/a.png")], {}, "is a remote URL, which this server does not fetch"),
+        ([linked("HTTP://169.254.169.254/")], {}, "is a remote URL, which this server does not fetch"),
+        ([linked("file:///etc/passwd")], {}, "picture 1 is not a base64 data URL"),
+        ([linked("data:image/png,abc")], {}, "picture 1 is not a base64 data URL"),
+        ([linked("data:image/png;base64,\u00e9")], {}, "picture 1 is not a base64 data URL"),
+        *[([linked(RED)], {"role": role}, "in user messages only") for role in ("assistant", "system")],
+        ([linked(RED)] * 33, {}, "contain 33 pictures; send at most 32"),
+        ([linked(RED)], {"model": "reads"}, "takes text only"),
+        ([linked(RED, detail="huge")], {}, "detail"),
+        ([linked(RED, size=3)], {}, "size"),
+        ([{"type": "image_url", "image_url": RED}], {}, "image_url"),
+        ([{"type": "image_url"}], {}, "image_url"),
+        ([linked(RED), linked(BLUE)], {"n": 17}, "n times the number of pictures is 34"),
+        ([{"type": "input_audio", "input_audio": {}}], {}, "type"),
+        ([linked("data:image/png;base64," + "A" * (3 << 20))], {"n": 30}, "exceeds the limit of 2 MiB"),
     ],
 )
-def test_what_is_refused(
-    gateway: Gateway, role: str, content: Any, fields: dict[str, Any], says: str
-) -> None:
+def test_what_is_refused(gateway: Gateway, content: Any, fields: dict[str, Any], says: str) -> None:
     """A 400 that says which message, before anything is asked."""
-    answer = post(gateway, (role, content), **fields)
+    others = {name: value for name, value in fields.items() if name != "role"}
+    answer = post(gateway, (fields.get("role", "user"), content), **others)
     assert answer.status_code == 400
     assert says in answer.json()["error"]["message"]
     assert not gateway[1].asked
@@ -129,7 +108,7 @@ def test_what_is_refused(
 def test_what_the_model_refuses_is_about_the_messages(gateway: Gateway) -> None:
     """Decoding happens there, and its words come back."""
     gateway[1].error = ApiError(400, "image_urls: picture 1 is not a picture that can be read; send PNG")
-    refuses(post(gateway, ("user", [picture(RED), text("which?")])), "messages")
+    refuses(post(gateway, ("user", [linked(RED), text("which?")])), "messages")
 
 
 def test_models_say_what_they_take(gateway: Gateway) -> None:
@@ -168,9 +147,9 @@ def test_hosts_that_are_named(gateway: Gateway, gallery: str, monkeypatch: pytes
     """They are asked, others not; what does not come is a 400."""
     settings = gateway[0].app_state["services"].settings
     monkeypatch.setattr(settings, "picture_hosts", f"example.org, {gallery}")
-    assert post(gateway, ("user", [picture(f"http://{gallery}/red"), text("which?")])).status_code == 200
+    assert post(gateway, ("user", [linked(f"http://{gallery}/red"), text("which?")])).status_code == 200
     assert gateway[1].asked[0]["image_urls"].item() == b"data:application/octet-stream;base64,cmVk"
-    half = {"role": "user", "content": [picture(f"http://{gallery}/\ud800")]}
+    half = {"role": "user", "content": [linked(f"http://{gallery}/\ud800")]}
     body = json.dumps({"model": "looks", "messages": [half]})  # as an escape, which UTF-8 has no room for
     assert gateway[0].post("/v1/chat/completions", content=body).status_code == 400
     for url, says in (
@@ -183,5 +162,5 @@ def test_hosts_that_are_named(gateway: Gateway, gallery: str, monkeypatch: pytes
         ("http://127.0.0.1:1/red", "is a remote URL"),
         (f"http://{gallery}@127.0.0.1:1/red", "is a remote URL"),
     ):
-        refuses(post(gateway, ("user", [picture(url), text("which?")])), "messages", says)
+        refuses(post(gateway, ("user", [linked(url), text("which?")])), "messages", says)
     assert len(gateway[1].asked) == 1

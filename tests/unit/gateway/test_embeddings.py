@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from conch.errors import ApiError
 from gateway.embeddings.embedder import INPUTS, TOKENS, parts
 from gateway.embeddings.schema import MOST_INPUTS
 
-from .application import application, refuses
+from .application import application, linked, refuses
+
+MINILM = Pool("mini", "minilm", (0,), capabilities=frozenset({"embedding"}), positions=8, dimensions=2)
 
 
 class FakeTriton:
@@ -52,10 +55,9 @@ class FakeTriton:
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[tuple[TestClient, FakeTriton]]:
-    pool = Pool("mini", "minilm", (0,), capabilities=frozenset({"embedding"}), positions=8, dimensions=2)
     other = Pool("text", "gpt2", (0,), capabilities=frozenset({"completion"}), positions=8)
     fake = FakeTriton()
-    with application(tmp_path, pool, other, triton=fake, embeddings_per_instance=2) as client:
+    with application(tmp_path, MINILM, other, triton=fake, embeddings_per_instance=2) as client:
         yield client, fake
 
 
@@ -190,17 +192,13 @@ def seeing(tmp_path: Path) -> Iterator[tuple[TestClient, FakeTriton]]:
     """A CLIP named `mini`, and `plain`, which reads text alone."""
     able = frozenset({"embedding", "picture_embedding"})
     pool = Pool("mini", "clip", (0,), capabilities=able, positions=8, dimensions=2)
-    plain = Pool("plain", "minilm", (0,), capabilities=frozenset({"embedding"}), positions=8, dimensions=2)
+    plain = replace(MINILM, model_id="plain")
     fake = Seeing()
     with application(tmp_path, pool, plain, triton=fake, max_pictures_bytes=5000) as client:
         yield client, fake
 
 
 MINI = ("model", (None, "mini"))
-
-
-def linked(url: str, **more: str) -> dict[str, Any]:
-    return {"type": "image_url", "image_url": {"url": url, **more}}
 
 
 def picture(*data: int) -> dict[str, Any]:

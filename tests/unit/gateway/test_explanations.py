@@ -89,96 +89,63 @@ def test_an_unknown_field_is_named_with_its_path(
 
 
 @pytest.mark.parametrize(
-    ("route", "fields", "place", "told"),
+    ("route", "fields", "told"),
     [
-        ("chat", {"messages": [5]}, "messages[0]", " must be an object, not 5"),
-        (
-            "chat",
-            {"messages": [{"role": "usr", "content": [{"type": "text"}]}]},
-            "messages[0].role",
-            " must be",
-        ),
-        ("chat", part(type="text"), "messages[0].content[0].text", " is missing; send it"),
-        ("chat", part(type="text", text=None), "messages[0].content[0].text", " is missing; send it"),
-        (
-            "chat",
-            part(type="text", text={"text": "x"}),
-            "messages[0].content[0].text",
-            " must be a valid string",
-        ),
-        ("chat", part(type="video"), "messages[0].content[0]", " has the type 'video'; send one of"),
-        (
-            "chat",
-            {"tool_choice": "some"},
-            "tool_choice",
-            " must be 'none', 'auto' or 'required', not \"some\"",
-        ),
-        ("chat", {"tool_choice": {"type": "custom"}}, "tool_choice", " has the type 'custom'; send one of"),
-        ("chat", {"tool_choice": {"type": "function"}}, "tool_choice.function", " is missing"),
-        ("chat", {"tools": [{"type": "code"}]}, "tools[0].type", " must be 'function', not \"code\""),
-        ("chat", {"logit_bias": {"5": "x"}}, "logit_bias.5", ' must be a valid number, not "x"'),
-        ("chat", {"stop": 5}, "stop", " must be a valid string or a valid list, not 5"),
-        ("completion", {"prompt": [[1], ["a"]]}, "prompt[1][0]", ' must be a valid integer, not "a"'),
-        ("completion", {"prompt": ["a", 1]}, "prompt[1]", " must be a valid string, not 1"),
-        ("completion", {"prompt": {}}, "prompt", " must be a valid string or a valid list, not an object"),
-        ("completion", {"temperature": 2.5}, "temperature", " must be less than or equal to 2, not 2.5"),
-        ("completion", {"logit_bias": {"a": 1}}, "logit_bias.a", ": 'a' is not a token id; send ids as the"),
-        ("completion", {"stream_options": {"include_usage": "no!"}}, "stream_options.include_usage", " must"),
-        ("response", item(type="text", text="x"), "input[0].content[0]", " has the type 'text'; send one of"),
-        ("response", item(type="input_text", text=5), "input[0].content[0].text", " must be a valid string"),
-        ("search", {"filters": {**COMPARED, "value": [1]}}, "filters", ": 'eq' compares with one value"),
+        ("chat", {"messages": [5]}, "messages[0] must be an object, not 5"),
+        ("chat", {"messages": [{"role": "usr", "content": [{"type": "text"}]}]}, "messages[0].role must be"),
+        ("chat", part(type="text"), "messages[0].content[0].text is missing; send it"),
+        ("chat", part(type="text", text=None), "messages[0].content[0].text is missing; send it"),
+        ("chat", part(type="text", text={"text": "x"}), "messages[0].content[0].text must be a valid string"),
+        ("chat", part(type="video"), "messages[0].content[0] has the type 'video'; send one of"),
+        ("chat", {"tool_choice": "some"}, "tool_choice must be 'none', 'auto' or 'required', not \"some\""),
+        ("chat", {"tool_choice": {"type": "custom"}}, "tool_choice has the type 'custom'; send one of"),
+        ("chat", {"tool_choice": {"type": "function"}}, "tool_choice.function is missing"),
+        ("chat", {"tools": [{"type": "code"}]}, "tools[0].type must be 'function', not \"code\""),
+        ("chat", {"logit_bias": {"5": "x"}}, 'logit_bias.5 must be a valid number, not "x"'),
+        ("chat", {"stop": 5}, "stop must be a valid string or a valid list, not 5"),
+        ("completion", {"prompt": [[1], ["a"]]}, 'prompt[1][0] must be a valid integer, not "a"'),
+        ("completion", {"prompt": ["a", 1]}, "prompt[1] must be a valid string, not 1"),
+        ("completion", {"prompt": {}}, "prompt must be a valid string or a valid list, not an object"),
+        ("completion", {"temperature": 2.5}, "temperature must be less than or equal to 2, not 2.5"),
+        ("completion", {"logit_bias": {"a": 1}}, "logit_bias.a: 'a' is not a token id; send ids as the"),
+        ("completion", {"stream_options": {"include_usage": "no!"}}, "stream_options.include_usage must"),
+        ("response", item(type="text", text="x"), "input[0].content[0] has the type 'text'; send one of"),
+        ("response", item(type="input_text", text=5), "input[0].content[0].text must be a valid string"),
+        ("search", {"filters": {**COMPARED, "value": [1]}}, "filters: 'eq' compares with one value"),
         (
             "search",
             {"filters": {**COMPARED, "type": "equals"}},
-            "filters",
-            " has the type 'equals'; send one of 'eq'",
+            "filters has the type 'equals'; send one of 'eq'",
         ),
-        ("search", {"filters": {**COMPARED, "key": 5}}, "filters.key", " must be a valid string, not 5"),
-        (
-            "search",
-            {"filters": {"type": "and", "filters": 5}},
-            "filters.filters",
-            " must be a valid list, not 5",
-        ),
+        ("search", {"filters": {**COMPARED, "key": 5}}, "filters.key must be a valid string, not 5"),
+        ("search", {"filters": {"type": "and", "filters": 5}}, "filters.filters must be a valid list, not 5"),
         (
             "search",
             {"filters": {"type": "and", "filters": [{"type": "or", "filters": [{**COMPARED, "key": None}]}]}},
-            "filters.filters[0].filters[0].key",
-            " must be a valid string, not null",
+            "filters.filters[0].filters[0].key must be a valid string, not null",
         ),
         (
             "response",
             {"input": [{**USER, "content": [{"type": "input_text"}], "message": {"content": []}}]},
-            "input[0].content[0].text",
-            " is missing; send it",
+            "input[0].content[0].text is missing; send it",
         ),
-        ("response", {"input": [{"message": USER}]}, "input[0].role", " is missing; send it"),
-        (
-            "response",
-            {"input": [{**USER, "content": 5, "message": "x"}]},
-            "input[0].content",
-            " must be a valid",
-        ),
-        ("response", item(type="input_text", file_id="a"), "input[0].content[0].text", " is missing"),
-        (
-            "chat",
-            {"tool_choice": 5},
-            "tool_choice",
-            " must be 'none', 'auto' or 'required' or an object, not 5",
-        ),
-        ("chat", part(type="video" * 50), "messages[0].content[0]", " has the type 'video"),
-        ("chat", {"max_tokens": "1" * 5000}, "max_tokens", " must be a valid integer, not"),
-        ("search", {"query": "x" * 5000}, "query", " has 5000 characters; send 4096 at most"),
+        ("response", {"input": [{"message": USER}]}, "input[0].role is missing; send it"),
+        ("response", {"input": [{**USER, "content": 5, "message": "x"}]}, "input[0].content must be a valid"),
+        ("response", item(type="input_text", file_id="a"), "input[0].content[0].text is missing"),
+        ("chat", {"tool_choice": 5}, "tool_choice must be 'none', 'auto' or 'required' or an object, not 5"),
+        ("chat", part(type="video" * 50), "messages[0].content[0] has the type 'video"),
+        ("chat", {"max_tokens": "1" * 5000}, "max_tokens must be a valid integer, not"),
+        ("search", {"query": "x" * 5000}, "query has 5000 characters; send 4096 at most"),
     ],
 )
 def test_what_is_wrong_is_told_of_the_type_that_a_value_has(
-    client: TestClient, route: str, fields: Any, place: str, told: str
+    client: TestClient, route: str, fields: Any, told: str
 ) -> None:
     body = json.dumps({**BODIES[route], **fields})  # halves of surrogate pairs, too
     headers = {"Content-Type": "application/json"}
     error = client.post(f"/{route}", content=body, headers=headers).json()["error"]
-    assert error["param"] == re.split(r"[.[]", place)[0]
-    assert error["message"].startswith(place + told)
+    assert error["param"] == re.split(r"\W", told)[0]
+    assert error["message"].startswith(told)
 
 
 def test_a_parameter_of_the_query_is_named(client: TestClient) -> None:

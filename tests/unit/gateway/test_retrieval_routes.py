@@ -26,11 +26,10 @@ from gateway.retrieval.service import open_retrieval
 from gateway.settings import Settings
 from retrieval.library import Item
 
-from .application import FakeTriton, application, refuses
+from .application import FakeTriton, application, linked, refuses
 from .test_chat_pictures import TEMPLATE
+from .test_embeddings import MINILM as MINI
 from .test_embeddings import FakeTriton as Embedding
-
-MINI = Pool("mini", "minilm", (0,), capabilities=frozenset({"embedding"}), positions=8, dimensions=2)
 
 
 @pytest.fixture
@@ -80,8 +79,8 @@ def test_forms_are_checked(down: TestClient, fields: dict[str, str], said: str) 
     assert said in answer.json()["error"]["message"]
 
 
-def picture(data: str = "AAAA") -> dict[str, Any]:
-    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
+def picture() -> dict[str, Any]:
+    return linked("data:image/png;base64,AAAA")
 
 
 @pytest.mark.parametrize(
@@ -92,11 +91,7 @@ def picture(data: str = "AAAA") -> dict[str, Any]:
         ({"query": "a", "rewrite_query": True}, "rewrite_query", "rewrite_query must be false"),
         ({"query": "a", "filters": {"type": "and", "filters": []}}, "filters", "send at least 1"),
         ({"query": [picture()]}, "query", "no model of this vector store reads pictures"),
-        (
-            {"query": [{"type": "image_url", "image_url": {"url": "http://a/b.png"}}]},
-            "query",
-            "[0] is a remote URL",
-        ),
+        ({"query": [linked("http://a/b.png")]}, "query", "[0] is a remote URL"),
         ({"query": [{"type": "text", "text": ""}]}, "query", "a text of 0 characters"),
         ({"query": ["a", {"type": "audio"}]}, "query", "a text, or an object whose type is"),
         ({"query": []}, "query", "query"),
@@ -105,11 +100,7 @@ def picture(data: str = "AAAA") -> dict[str, Any]:
         ({"query": picture()}, "query", "query"),
         ({"query": [picture()], "question": "what is it?"}, "question", "this deployment serves none"),
         ({"query": "a", "question": "what is it?"}, "question", "requires query to be exactly one picture"),
-        (
-            {"query": [picture()] * 2, "question": "what?"},
-            "question",
-            "requires query to be exactly one picture",
-        ),
+        ({"query": [picture()] * 2, "question": "what?"}, "question", "to be exactly one picture"),
         ({"query": "a", "model": "mini"}, "model", "send a question"),
     ],
 )
@@ -121,17 +112,14 @@ def test_queries_are_checked(
     refuses(down.post(f"/v1/vector_stores/{store}/search", json=fields), param, said)
 
 
-STATIC = {"max_chunk_size_tokens": 100, "chunk_overlap_tokens": 51}
+HALF = {"max_chunk_size_tokens": 100, "chunk_overlap_tokens": 51}
 
 
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
         ({"expires_after": {"anchor": "last_active_at", "days": 3}}, "expires_after is not supported"),
-        (
-            {"file_ids": ["file-1"], "chunking_strategy": {"type": "static", "static": STATIC}},
-            "not exceed half",
-        ),
+        ({"file_ids": ["a"], "chunking_strategy": {"type": "static", "static": HALF}}, "not exceed half"),
     ],
 )
 def test_stores_are_checked(down: TestClient, tmp_path: Path, fields: dict[str, Any], said: str) -> None:
@@ -199,22 +187,12 @@ def test_how_a_question_ended(error: BaseException, outcome: str, capsys: pytest
         raise error
     assert counted(metrics) == {("a", outcome): 1}
     line = json.loads(capsys.readouterr().out)
-    assert (line["event"], line["model"], line["outcome"], line["request_id"]) == (
-        "question",
-        "a",
-        outcome,
-        "mine",
-    )
+    wanted = {"event": "question", "model": "a", "outcome": outcome, "request_id": "mine"}
+    assert {name: line[name] for name in wanted} == wanted
 
 
-LOOKS = Pool(
-    "looks",
-    "llava",
-    (0,),
-    capabilities=frozenset({"completion", "pictures"}),
-    positions=64,
-    chat=Chat(TEMPLATE),
-)
+ABLE = frozenset({"completion", "pictures"})
+LOOKS = Pool("looks", "llava", (0,), capabilities=ABLE, positions=64, chat=Chat(TEMPLATE))
 
 
 def served(triton: FakeTriton, room: Admission | None = None) -> ServedAnswerer:
@@ -262,7 +240,7 @@ def test_a_question_takes_a_place_of_text() -> None:
 def test_who_answers_is_served_and_has_a_template(tmp_path: Path) -> None:
     """Of a deployment's pools those that look, write and have a chat template; the console is told."""
     pools = (
-        Pool("mini", "minilm", (0,), capabilities=frozenset({"embedding"}), positions=8, dimensions=2),
+        MINI,
         LOOKS,
         replace(LOOKS, model_id="no-template", chat=None),
         replace(LOOKS, model_id="reads", capabilities=frozenset({"completion"})),
