@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from filelock import FileLock
 from hypothesis import settings
 
 settings.register_profile("unit", max_examples=200, deadline=None, database=None, derandomize=True)
@@ -31,13 +32,38 @@ ROOT = Path(__file__).parent.parent.parent
 MINIATURE = ROOT / "miniatures" / "whisper"
 
 
-@pytest.fixture(scope="session")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The miniature Whisper, exported for OpenVINO."""
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """Return a folder that `make` has filled, once for all workers of pytest-xdist."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    done = folder.with_suffix(".done")
+    with FileLock(folder.with_suffix(".lock")):
+        if not done.exists():
+            folder.mkdir()
+            make(folder)
+            done.touch()
+    return folder
+
+
+def whisper_engine(factory: pytest.TempPathFactory, target: str, *options: str) -> Path:
+    """The miniature Whisper, exported for a target."""
     from . import engines
 
-    folder = tmp_path_factory.mktemp("engine")
-    return engines.export("openvino", "whisper", MINIATURE, folder, "--compress", "none")
+    return made_once(
+        factory,
+        f"whisper-{target}",
+        lambda folder: engines.export(target, "whisper", MINIATURE, folder, *options),
+    )
+
+
+@pytest.fixture(scope="session")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return whisper_engine(tmp_path_factory, "openvino", "--compress", "none")
+
+
+@pytest.fixture(scope="session")
+def torch_engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return whisper_engine(tmp_path_factory, "torch")
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from build.catalog import load_catalog
 from build.checkpoints import whisper
 from build.commands import route, work
 from build.download import FetchError, require_space
+from build.layouts import gguf as layouts_gguf
 from build.layouts.ctranslate2 import BadCheckpoint, convert, read
 from build.layouts.whisper import openai_file, write_huggingface
 from build.plan import Places
@@ -34,7 +34,7 @@ from build.whisper_vocabulary import ASSETS, non_speech_ids, whisper_tokenizer
 from ops.ranks import POOL, launch
 from tests.fakes.hub import serving
 
-from ..conftest import MINIATURE, ROOT
+from ..conftest import MINIATURE
 
 pytestmark = pytest.mark.long
 
@@ -140,11 +140,7 @@ def test_openvino_engines_come_out_of_openais_file(tmp_path: Path, engine: Path)
     Hugging Face's layout.
     """
     file = tmp_path / "tiny.pt"
-    subprocess.run(
-        [sys.executable, "-m", "build.layouts.whisper", "--from", MINIATURE, "--to", file],
-        cwd=ROOT,
-        check=True,
-    )
+    torch.save(openai_file(MINIATURE), file)
     blob = file.read_bytes()
     with serving({}, blob) as hub:
         model = replace(
@@ -296,7 +292,7 @@ def gguf_file(path: Path, model: LlamaForCausalLM, template: str) -> None:
     writer.close()
 
 
-def test_llama_cpps_file_becomes_a_folder(tmp_path: Path) -> None:
+def test_llama_cpps_file_becomes_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights, end of text and chat template survive; several files in a folder are refused."""
     torch.manual_seed(5)
     config = LlamaConfig(
@@ -310,8 +306,8 @@ def test_llama_cpps_file_becomes_a_folder(tmp_path: Path) -> None:
     )
     made = LlamaForCausalLM(config).eval()
     gguf_file(tmp_path / "m.gguf", made, "{{ messages[0].content }}")
-    command = [sys.executable, "-m", "build.layouts.gguf", "--from", tmp_path, "--to", tmp_path / "hf"]
-    subprocess.run(command, cwd=ROOT, check=True)
+    monkeypatch.setattr(sys, "argv", ["gguf", "--from", str(tmp_path), "--to", str(tmp_path / "hf")])
+    layouts_gguf.main()
     found = LlamaForCausalLM.from_pretrained(tmp_path / "hf").eval()
     ids = torch.tensor([[3, 9, 4, 20, 5]])
     torch.testing.assert_close(found(ids).logits, made(ids).logits, atol=1e-5, rtol=1e-4)
@@ -319,7 +315,5 @@ def test_llama_cpps_file_becomes_a_folder(tmp_path: Path) -> None:
     assert (tmp_path / "hf/chat_template.jinja").read_text() == "{{ messages[0].content }}"
     assert Tokenizer.from_file(str(tmp_path / "hf/tokenizer.json")).encode("ab<|im_end|>").ids[-1] == 2
     (tmp_path / "n.gguf").touch()
-    assert (
-        "holds 2 .gguf files (m.gguf, n.gguf)"
-        in subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stderr
-    )
+    with pytest.raises(SystemExit, match=r"holds 2 \.gguf files \(m\.gguf, n\.gguf\)"):
+        layouts_gguf.main()

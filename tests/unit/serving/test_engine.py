@@ -23,7 +23,6 @@ from serving.audio.log_mel import log_mel
 from serving.engine.collected import Collected
 from serving.engine.jobs import Job, Limits
 from serving.engine.openvino.runtime import REMEMBERED, OpenVinoRuntime
-from serving.engine.runtime import Runtime
 from serving.engine.sampling import Hypothesis, Sampling
 from serving.engine.scheduler import Scheduler
 from serving.errors import QueueFull
@@ -191,28 +190,6 @@ def test_equal_requests_are_two(graphs: OpenVinoRuntime, speech: Speech) -> None
     scheduler.stop()
 
 
-def test_requests_stop_by_id(graphs: OpenVinoRuntime, speech: Speech) -> None:
-    """A running and a waiting request of that id end at once, with their tokens so far, and so does one that
-    comes after its stop; others go on, also those that use a stopped id again.
-    """
-    scheduler = Scheduler(graphs, Limits(max_rows=1))
-
-    def submit(name: str) -> Begun:
-        return ask(scheduler, speech[0], 400, Begun(), request_id=name, end_id=-1)
-
-    running, waiting, other = submit("gone"), submit("gone"), submit("stays")
-    scheduler.start()
-    assert running.first.wait(60)
-    scheduler.drop("gone")
-    again = submit("gone")
-    scheduler.drop("late")
-    for listener in (running, waiting, submit("late")):
-        assert len(listener.wait(5)[0].ids) < 400
-    for listener in (other, again):
-        assert len(listener.wait(60)[0].ids) == 400
-    scheduler.stop()
-
-
 @torch.no_grad()
 def attended(
     model: WhisperForConditionalGeneration, features: np.ndarray, ids: tuple[int, ...]
@@ -223,20 +200,19 @@ def attended(
     return np.stack([layers[layer][0, head].numpy() for layer, head in alignment_heads(model)])
 
 
-@pytest.mark.parametrize("target", ["openvino", "torch"])
-@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize(("target", "beams"), [("openvino", 1), ("openvino", 3), ("torch", 3)])
 def test_steps_tell_where_they_looked(
-    tmp_path: Path,
+    torch_engine: Path,
     graphs: OpenVinoRuntime,
     speech: Speech,
     reference: WhisperForConditionalGeneration,
     target: str,
     beams: int,
 ) -> None:
-    """As transformers' does in the whole text, of texts that run concurrently, and of the best beam."""
-    runtime: Runtime = graphs
-    if target == "torch":
-        runtime = engines.runtime("torch", engines.export("torch", "whisper", MINIATURE, tmp_path))
+    """As transformers' does in the whole text, of texts that run concurrently, and of the best beam. One
+    sequence of the torch engine: test_torch_graphs.py.
+    """
+    runtime = graphs if target == "openvino" else engines.runtime("torch", torch_engine)
     scheduler, made = Scheduler(runtime), []
     scheduler.start()
     for clip, features in speech[:3]:

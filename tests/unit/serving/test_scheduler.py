@@ -187,13 +187,17 @@ def test_where_each_step_looked_is_asked_for_once(beams: int) -> None:
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_a_stopped_text_says_where_it_looked(beams: int) -> None:
-    """Its answer is what there is so far; one that was stopped before its first step has nothing to say."""
+    """Its answer is what there is so far; one that was stopped before its first step has nothing to say, and
+    others go on.
+    """
     scheduler = Scheduler(Engine())
     stopped = submitted(scheduler, 60, beams, request_id="a", attend=True)
-    joined(scheduler, steps=3)
+    other, waits = submitted(scheduler, request_id="c"), submitted(scheduler, request_id="a")
+    joined(scheduler, 2, steps=3)
     scheduler.drop("a")
     scheduler.release_cancelled()
-    assert length(stopped) == 3
+    assert [length(one) for one in (stopped, waits)] == [3, 0]
+    assert scheduler.running == [other]
     assert stopped.seen is not None
     assert stopped.seen()[0, :, 0].tolist() == [1, 2, 3]
     late = submitted(scheduler, 60, request_id="b", attend=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from build.plan import Places
 from build.targets.trtllm.image import TrtLlmBuilderImage
 from tests.fakes.nvidia_image import enter, make_image
 
+from ...conftest import made_once
 from .models import CATALOG, make
 
 
@@ -25,13 +25,15 @@ def places(tmp_path: Path) -> Places:
     return Places(tmp_path / "weights", tmp_path / "engines")
 
 
-@pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
-    """A bundle of the smallest model of each kind, to look at and to copy."""
-    home = tmp_path_factory.mktemp("finished")
-    places = Places(home / "weights", home / "engines")
+def build(home: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         enter(make_image(home / "image"), patch)
         for model_id in ("mini-whisper", "mini-gpt2", "llava-1.5-7b"):
-            make(CATALOG[model_id], places, patch)
-        yield places
+            make(CATALOG[model_id], Places(home / "weights", home / "engines"), patch)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Places:
+    """A bundle of the smallest model of each kind, to look at and to copy."""
+    home = made_once(tmp_path_factory, "finished", build)
+    return Places(home / "weights", home / "engines")
