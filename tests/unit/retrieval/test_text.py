@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
@@ -20,12 +20,10 @@ from retrieval.indexing import embedded
 from retrieval.library import Item
 from retrieval.search import interleaved, together
 
-QUICK = settings(max_examples=400)
 FILTERS: TypeAdapter[Any] = TypeAdapter(ComparisonFilter | Compound)
 LETTERS = st.sampled_from("ab .\n日ж!?")
 
 
-@QUICK
 @given(st.text(LETTERS, max_size=2000), st.integers(20, 256))
 def test_passages_have_all_of_a_text_in_order(text: str, tokens: int) -> None:
     """Nothing but space is left out, nothing is twice, and none is longer than was guessed."""
@@ -36,7 +34,6 @@ def test_passages_have_all_of_a_text_in_order(text: str, tokens: int) -> None:
     assert all(guess(span.of(text)) <= max(tokens, 40) for span in spans)
 
 
-@QUICK
 @given(
     st.lists(st.integers(1, 256), max_size=60),
     st.integers(256, 4096).flatmap(lambda most: st.tuples(st.just(most), st.integers(0, most // 2))),
@@ -131,7 +128,6 @@ class Letters:
         return np.ones((len(items), 2), np.float32), np.array([len(item) for item in items])
 
 
-@QUICK
 @given(st.text(LETTERS, min_size=1, max_size=3000), st.integers(10, 100))
 def test_passages_are_halved_until_they_are_read_whole(text: str, most: int) -> None:
     spans, counts, values = asyncio.run(embedded(text, passages(text, 64), Letters(), most))

@@ -251,9 +251,8 @@ def answers(engine: Runtime, asked: Sequence[dict[str, NDArray[Any]]], rows: int
     return engines.answers(engine, jobs, max_rows=rows)
 
 
-@pytest.mark.parametrize("beams", [1, 4])
-@pytest.mark.parametrize("rows", [1, 8])
-def test_ids_equal_transformers(pair: tuple[PreTrainedModel, Engine], beams: int, rows: int) -> None:
+@pytest.mark.parametrize(("rows", "beams"), [(1, 4), (8, 1), (8, 4)])
+def test_ids_equal_transformers(pair: tuple[PreTrainedModel, Engine], rows: int, beams: int) -> None:
     """Pictures alone, and alongside texts in a batch that requests join and leave."""
     model, built = pair
     engine, encoder = built.runtime(), built.encoder()
