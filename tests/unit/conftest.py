@@ -77,13 +77,10 @@ def graphs(engine: Path) -> OpenVinoRuntime:
 @pytest.fixture
 def scheduler(graphs: OpenVinoRuntime) -> Iterator[Scheduler]:
     """A running scheduler."""
-    from serving.engine.jobs import Limits
-    from serving.engine.scheduler import Scheduler
+    from . import engines
 
-    scheduler = Scheduler(graphs, Limits(max_rows=8, max_queue=4))
-    scheduler.start()
-    yield scheduler
-    scheduler.stop()
+    with engines.scheduling(graphs, max_rows=8, max_queue=4) as scheduler:
+        yield scheduler
 
 
 @pytest.fixture(scope="session")

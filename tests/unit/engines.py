@@ -5,7 +5,8 @@ scheduler makes of jobs.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -60,12 +61,20 @@ def encoder_of(target: str, engine: Path, graph: str = "encoder") -> EncoderRunt
     return OpenVinoEncoder(engine, {}, "f32", graph)
 
 
+@contextmanager
+def scheduling(engine: Runtime, **limits: int) -> Iterator[Scheduler]:
+    """A running scheduler."""
+    scheduler = Scheduler(engine, Limits(**limits))
+    scheduler.start()
+    try:
+        yield scheduler
+    finally:
+        scheduler.stop()
+
+
 def answers(engine: Runtime, jobs: Sequence[Job], **limits: int) -> list[list[int]]:
     """The ids of all of them, whose listeners are `Collected`, by one scheduler."""
-    scheduler = Scheduler(engine, Limits(max_queue=len(jobs), **limits))
-    scheduler.start()
-    for job in jobs:
-        scheduler.submit(job)
-    made = [list(job.listener.wait(120)[0].ids) for job in jobs]
-    scheduler.stop()
-    return made
+    with scheduling(engine, max_queue=len(jobs), **limits) as scheduler:
+        for job in jobs:
+            scheduler.submit(job)
+        return [list(job.listener.wait(120)[0].ids) for job in jobs]

@@ -9,7 +9,6 @@ import openvino as ov
 import pytest
 from prometheus_client import Counter
 
-from serving.engine.jobs import Limits
 from serving.engine.openvino.attention import SIZE
 from serving.engine.openvino.blocks import FEW, Blocks, Cached
 from serving.engine.openvino.paged import PagedBatch
@@ -17,7 +16,7 @@ from serving.engine.openvino.runtime import OpenVinoRuntime
 from serving.engine.runtime import Row
 from serving.engine.scheduler import Scheduler
 
-from ..engines import exported
+from ..engines import exported, scheduling
 from .test_decoders import model_of
 from .test_text_engines import VOCABULARY, job, theirs
 
@@ -36,10 +35,8 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def scheduler(model: Model) -> Iterator[Scheduler]:
-    found = Scheduler(model[0], Limits(max_rows=4, max_queue=16, prefill_tokens=SIZE))
-    found.start()
-    yield found
-    found.stop()
+    with scheduling(model[0], max_rows=4, max_queue=16, prefill_tokens=SIZE) as found:
+        yield found
 
 
 def ids_of(seed: int, count: int) -> list[int]:
