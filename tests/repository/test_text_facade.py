@@ -291,20 +291,6 @@ def test_rows_are_gathered_apart_on_tensorrt_llm(facade: Facade) -> None:
     ]
 
 
-def test_the_requests_bias_counts_on_tensorrt_llm(facade: Facade) -> None:
-    """TensorRT-LLM's logits are those before the bias, its choice is the one after."""
-    own = tensorrt(facade)
-    first = own[1].tokens[0]
-    bias = {
-        "logit_bias_ids": np.array([[first]], np.int32),
-        "logit_bias_weights": np.array([[-4.0]], np.float32),
-    }
-    (result,) = ask(own, top_log_probs=1, **bias)
-    assert np.allclose(
-        result["output_log_probs"][0, 0, 0], 5 - np.log(np.exp(5) + own[0].facts.vocabulary - 1), atol=1e-5
-    )
-
-
 @pytest.mark.parametrize("engine", [lambda facade: facade, tensorrt], ids=["portable", "TensorRT-LLM"])
 def test_log_probs_without_likeliest_tokens_need_no_logits(
     facade: Facade, engine: Callable[[Facade], Facade]

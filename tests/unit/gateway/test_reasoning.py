@@ -151,6 +151,7 @@ def test_responses(gateway: Gateway) -> None:
 
 
 THOUGHT_OF = {"type": "reasoning", "summary": []}
+USER, ASSISTANT = ({"role": role, "content": "x"} for role in ("user", "assistant"))
 
 
 def reasoning(*texts: str) -> dict[str, Any]:
@@ -163,21 +164,12 @@ def reasoning(*texts: str) -> dict[str, Any]:
         # cut by max_output_tokens: it was the assistant's
         ([reasoning("A"), {"role": "user", "content": "go on"}], "assistant:<think>A</think>user:go on"),
         (
-            [
-                reasoning("A"),
-                CALLED,
-                reasoning("B"),
-                {**CALLED, "call_id": "2"},
-                {"role": "user", "content": "x"},
-            ],
+            [reasoning("A"), CALLED, reasoning("B"), {**CALLED, "call_id": "2"}, USER],
             "assistant:<think>A</think> callsassistant:<think>B</think> callsuser:x",
         ),
-        (
-            [CALLED, reasoning("B"), {"role": "assistant", "content": "x"}],
-            "assistant: callsassistant:<think>B</think>x",
-        ),
-        ([THOUGHT_OF, {"role": "assistant", "content": "x"}], "assistant:x"),
-        ([CALLED, THOUGHT_OF, CALLED, {"role": "user", "content": "x"}], "assistant: callsuser:x"),
+        ([CALLED, reasoning("B"), ASSISTANT], "assistant: callsassistant:<think>B</think>x"),
+        ([THOUGHT_OF, ASSISTANT], "assistant:x"),
+        ([CALLED, THOUGHT_OF, CALLED, USER], "assistant: callsuser:x"),
     ],
 )
 def test_reasoning_belongs_to_what_follows(gateway: Gateway, items: list[Any], prompt: str) -> None:

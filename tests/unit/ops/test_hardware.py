@@ -40,11 +40,6 @@ def values(lines: list[Line]) -> dict[str, str]:
     return {line.name: line.value for line in lines}
 
 
-def test_topology_is_read() -> None:
-    """NVLink cells of nvidia-smi's matrix become pairs."""
-    assert parse_topology(TOPOLOGY) == {(0, 2), (1, 3)}
-
-
 def test_pairs_follow_nvlink() -> None:
     """GPUs that NVLink joins serve together; what is left is paired in order."""
     assert pair_up(4, {(0, 2), (1, 3)}) == [(0, 2), (1, 3)]

@@ -16,26 +16,17 @@ from tests.fakes.nvidia_image import H100
 from .models import CATALOG, make
 
 pytestmark = pytest.mark.long
+A10 = ("NVIDIA A10", "8.6", 23028)
+PACKAGE = "tensorrt_llm-0.20.0.dist-info"
+METADATA = "Metadata-Version: 2.1\nName: tensorrt_llm\nVersion: 0.19.0\n"
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (
-            ("etc/gpus.json", json.dumps([("NVIDIA A10", "8.6", 23028)])),
-            f"made with GPU name {H100[0]}, this server has NVIDIA A10",
-        ),
-        (
-            ("etc/conch-toolchain", "tensorrt_llm"),
-            "made by the toolchain contract, this server has tensorrt_llm",
-        ),
-        (
-            (
-                "site/tensorrt_llm-0.20.0.dist-info/METADATA",
-                "Metadata-Version: 2.1\nName: tensorrt_llm\nVersion: 0.19.0\n",
-            ),
-            "made with tensorrt_llm 0.20.0, this server has 0.19.0",
-        ),
+        (("etc/gpus.json", json.dumps([A10])), f"made with GPU name {H100[0]}, this server has {A10[0]}"),
+        (("etc/conch-toolchain", "tensorrt_llm"), "by the toolchain contract, this server has tensorrt_llm"),
+        ((f"site/{PACKAGE}/METADATA", METADATA), "made with tensorrt_llm 0.20.0, this server has 0.19.0"),
     ],
     ids=["gpu", "toolchain", "version"],
 )

@@ -21,6 +21,7 @@ from tests.fakes.nvidia_image import H100
 from .models import CATALOG
 
 pytestmark = pytest.mark.long
+A10 = ("NVIDIA A10", "8.6", 23028)
 
 
 def engines(places: Places, models: str) -> int:
@@ -35,9 +36,7 @@ def test_each_model_is_built_on_its_instances_gpus(
     """Instance i serves model i mod n: the second model's card is that of triton-1, whatever comes first in
     nvidia-smi.
     """
-    (image.root / "etc/gpus.json").write_text(
-        json.dumps([("NVIDIA A10", "8.6", 23028), ("NVIDIA A10", "8.6", 23028), H100])
-    )
+    (image.root / "etc/gpus.json").write_text(json.dumps([A10, A10, H100]))
     for name, value in {"INSTANCES": "2", "TRITON_0_GPUS": "2", "TRITON_1_GPUS": "1"}.items():
         monkeypatch.setenv(name, value)
     assert engines(places, "mini-t5,mini-gpt2") == 0
@@ -77,8 +76,7 @@ def test_unknown_memory_is_no_finding(image: TrtLlmBuilderImage) -> None:
         ),
         (
             {"TRITON_0_GPUS": "0,1"},
-            "triton-0 has NVIDIA A10, triton-0 has NVIDIA H100 80GB HBM3; give its instances equal GPUs "
-            "with TRITON_i_GPUS",
+            "triton-0 has NVIDIA H100 80GB HBM3; give its instances equal GPUs with TRITON_i_GPUS",
         ),
         (
             {"TRITON_0_GPUS": "7"},
@@ -95,7 +93,7 @@ def test_unlike_cards_are_refused_first(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """One engine cannot serve both; reported before anything is fetched."""
-    (image.root / "etc/gpus.json").write_text(json.dumps([("NVIDIA A10", "8.6", 23028), H100]))
+    (image.root / "etc/gpus.json").write_text(json.dumps([A10, H100]))
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert engines(places, "mini-t5") == 1
