@@ -13,7 +13,7 @@ from miniatures.training.speech.clips import Clipper
 from miniatures.training.speech.recordings import record
 from speech.cutters import Cutter, PauseCutter, TurnCutter
 from speech.quiet import quietest
-from speech.sounds import between, silence_in, snapped, sounding
+from speech.sounds import between, silence_in, sounding
 from speech.vad import RATE, TurnDetection
 from speech.windows import LONGEST, Window, halves, may_lack, missed
 
@@ -53,24 +53,6 @@ def test_a_recording_without_speech_has_no_windows() -> None:
     noise = np.random.default_rng(1).standard_normal(20 * RATE).astype(np.float32)
     for wave in (np.zeros(20 * RATE, np.float32), 0.01 * noise, clicks(20), noise[:1000]):
         assert cut(PauseCutter(), wave) == []
-
-
-def test_segments_keep_to_their_sound() -> None:
-    """Silence at the ends of a segment is not its own; where nothing sounds its times stay."""
-    sounds = np.zeros(1000, np.bool_)
-    sounds[100:200] = sounds[300:450] = True
-    assert snapped((0.0, 4.5), sounds) == (1.98, 4.02)
-    assert snapped((10.0, 11.0), sounds) == (10.0, 11.0)
-    assert snapped((6.5, 8.0), sounds) == (6.5, 8.0)
-    assert snapped((1.9, 6.1), sounds) == (1.98, 6.1)
-
-
-def test_a_short_first_word_is_a_segments_own() -> None:
-    """A slow voice: a word of 0.2 s, and 0.6 s of silence after it."""
-    sounds = np.zeros(1000, np.bool_)
-    sounds[100:110] = sounds[140:200] = sounds[230:240] = True
-    assert snapped((2.0, 4.8), sounds) == (2.0, 4.8)
-    assert snapped((2.06, 4.74), sounds) == (2.06, 4.74)
 
 
 @pytest.mark.parametrize("level", [0.0, 0.01, 0.04])
