@@ -26,16 +26,14 @@ from serving.engine.torch.kernels import choose, gate, norm, product, turn
 pytestmark = pytest.mark.slow  # torch, and Triton's interpreter
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-ON_GPU = pytest.mark.skipif(DEVICE == "cpu", reason="takes a minute in Triton's interpreter")
-LARGE = pytest.param(30, 260, 32, 128, 4, marks=ON_GPU)
+EVERY = 1 if DEVICE == "cuda" else 2  # of two tables' rows: Triton's interpreter takes seconds for each
 
 
 SIZES = [(1, 40, 16, 1), (3, 300, 32, 4), (6, 130, 64, 1), (3, 300, 40, 2), (1, 1100, 64, 1)]
 ATTENDED = list(itertools.product([False, True], SIZES, ["nothing", "views", "turned"]))
 
 
-# Triton's interpreter, which takes seconds for each, gets every size with all that is kept once.
-@pytest.mark.parametrize(("relative", "size", "kept"), ATTENDED[:: 1 if DEVICE == "cuda" else 2])
+@pytest.mark.parametrize(("relative", "size", "kept"), ATTENDED[::EVERY])
 def test_attention_of_one_query_is_torchs(relative: bool, size: tuple[int, int, int, int], kept: str) -> None:
     """Rows of all lengths, heads that share keys, widths that are no power of two, slots that are not
     contiguous, and NaN where nothing has been written. New keys and values are parts of a larger tensor, or
@@ -81,29 +79,31 @@ def test_attention_within_a_window_is_torchs(rows: int, positions: int, window: 
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("window", "cap"), [(0, 0.0), (9, 0.0), (70, 2.5)])
-@pytest.mark.parametrize(
-    ("start", "count", "heads", "width", "shared"),
-    [(0, 5, 4, 32, 2), (100, 33, 4, 40, 1), (64, 64, 2, 64, 1), (17, 65, 8, 16, 4), LARGE],
-)
+PIECES = [(0, 5, 4, 32, 2), (100, 33, 4, 40, 1), (64, 64, 2, 64, 1), (17, 65, 8, 16, 4)]
+LARGE = [(30, 260, 32, 128, 4)] * (DEVICE == "cuda")  # a minute in Triton's interpreter
+READ = list(itertools.product(PIECES + LARGE, [(0, 0.0), (9, 0.0), (70, 2.5)]))
+
+
+@pytest.mark.parametrize(("piece", "limits"), READ[::EVERY])
 def test_attention_after_what_was_read_is_torchs(
-    start: int, count: int, heads: int, width: int, shared: int, window: int, cap: float
+    piece: tuple[int, int, int, int, int], limits: tuple[int, float]
 ) -> None:
     """Blocks that end anywhere, one query's window over several, and NaN where nothing was written. Queries
     of one row, of a second after it, of none, and some that are nobody's.
     """
     torch.manual_seed(3)
+    start, count, heads, width, shared = piece
+    window, cap = limits
     few = heads // shared
     arena = torch.randn(3, 4, few, 300, width, device=DEVICE)
     arena[:, :, :, start:] = torch.nan
     packed = torch.randn(1, count + 10, heads + 2 * few, width, device=DEVICE).transpose(1, 2)
     where = tuple(torch.tensor(one, device=DEVICE) for one in ([1, 0, 2], [start, 3, 9], [count, 6, 0]))
-    limits = {"window": window, "cap": cap}
 
     def made(attended: Callable[..., torch.Tensor], dtype: torch.dtype) -> list[torch.Tensor]:
         q, k, v = packed.to(dtype).split([heads, few, few], 1)
         slots = arena.to(dtype, copy=True)
-        found = attended(q, (k, v), slots[:, 1], slots[:, 2], where, 0.3, **limits)
+        found = attended(q, (k, v), slots[:, 1], slots[:, 2], where, 0.3, window=window, cap=cap)
         return [found[:, :, : count + 6], slots]
 
     expected = made(plain_attend_after, torch.float32)

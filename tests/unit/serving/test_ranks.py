@@ -1,4 +1,4 @@
-"""An engine across two processes of which one dies."""
+"""An engine across two processes: how they meet, and what happens when one dies."""
 
 from __future__ import annotations
 
@@ -37,3 +37,40 @@ def test_a_rank_that_dies_in_a_sum_ends_the_first(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
     assert (done.returncode, "a rank has died" in done.stderr) == (1, True), done.stderr
     assert "Traceback" not in done.stderr
+
+
+LATE = """
+import sys, time
+from pathlib import Path
+from torch import distributed
+from serving.engine.torch.sharding import Share
+
+rank, folder = int(sys.argv[1]), Path(sys.argv[2])
+made = distributed.new_group
+
+def late(*arguments):
+    group = made(*arguments)
+    if rank == 1:
+        time.sleep(2)
+        (folder / "met").touch()
+    return group
+
+distributed.new_group = late
+Share.join(rank, 2, folder / "ranks")
+print((folder / "met").exists(), flush=True)
+distributed.destroy_process_group()
+"""
+
+
+def test_nobody_leaves_before_all_have_met(tmp_path: Path) -> None:
+    """Rank 0 removes the file by which they meet."""
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", LATE, str(rank), str(tmp_path)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    assert [rank.communicate(timeout=120)[0] for rank in ranks] == ["True\n", "True\n"]
