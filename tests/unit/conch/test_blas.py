@@ -28,23 +28,20 @@ def cpuinfo(vendor: str, flags: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("flags", "expected"),
+    ("text", "expected"),
     [
-        (f"{COOPERLAKE} avx512_fp16 amx_tile", "Cooperlake"),
-        (f"{AVX512} avx512_vnni", "SkylakeX"),
-        ("avx avx2 fma", "Haswell"),
-        ("sse2", None),
+        (cpuinfo("GenuineIntel", f"{COOPERLAKE} avx512_fp16 amx_tile"), "Cooperlake"),
+        (cpuinfo("GenuineIntel", f"{AVX512} avx512_vnni"), "SkylakeX"),
+        (cpuinfo("GenuineIntel", "avx avx2 fma"), "Haswell"),
+        (cpuinfo("GenuineIntel", "sse2"), None),
+        (cpuinfo("AuthenticAMD", COOPERLAKE), None),
+        ("processor\t: 0\nFeatures\t: asimd\n", None),
+        ("", None),
     ],
 )
-def test_intels_get_the_newest_that_they_can(flags: str, expected: str | None) -> None:
-    assert blas.kernels(cpuinfo("GenuineIntel", flags)) == expected
-
-
-@pytest.mark.parametrize(
-    "text", [cpuinfo("AuthenticAMD", COOPERLAKE), "processor\t: 0\nFeatures\t: asimd\n", ""]
-)
-def test_others_are_left_to_openblas(text: str) -> None:
-    assert blas.kernels(text) is None
+def test_intels_get_the_newest_that_they_can(text: str, expected: str | None) -> None:
+    """Others are left to OpenBLAS."""
+    assert blas.kernels(text) == expected
 
 
 def test_settings_give_way_to_what_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

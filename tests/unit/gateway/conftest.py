@@ -16,9 +16,9 @@ log_json_lines()
 
 @pytest.fixture(scope="module")
 def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """A model with the file's chat template, whose engine follows grammars."""
-    folder = tmp_path_factory.mktemp("gateway")
-    with text_gateway(folder, Chat(request.module.TEMPLATE), "guided_decoding") as found:
+    """A model with the file's chat template and settings, whose engine follows grammars."""
+    folder, settings = tmp_path_factory.mktemp("gateway"), getattr(request.module, "SETTINGS", {})
+    with text_gateway(folder, Chat(request.module.TEMPLATE), "guided_decoding", **settings) as found:
         yield found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +25,7 @@ TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system here') }}{% endif %}{{ "
     "m.name or '' }}{{ m.content }}{% endfor %}"
 )
-
-
-@pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    folder = tmp_path_factory.mktemp("gateway")
-    with text_gateway(folder, Chat(TEMPLATE), positions=64, generations_per_instance=2) as found:
-        yield found
+SETTINGS = {"positions": 64, "generations_per_instance": 2}
 
 
 @pytest.mark.parametrize(
