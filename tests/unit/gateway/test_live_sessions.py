@@ -24,8 +24,13 @@ from gateway.realtime.words import Item, TurnWords
 from speech.windows import Window
 
 
-def changed(**audio_input: Any) -> tuple[Any, list[ApiError]]:
-    session, refused = Session().changed({"type": "transcription", "audio": {"input": audio_input}})
+def changed(*before: dict[str, Any], **audio_input: Any) -> tuple[Any, list[ApiError]]:
+    """What a session takes for its input after these changes, one after the other, and what it refuses of
+    the last.
+    """
+    session, refused = Session(), list[ApiError]()
+    for change in (*before, audio_input):
+        session, refused = session.changed({"type": "transcription", "audio": {"input": change}})
     return session.audio.input, refused
 
 
@@ -75,20 +80,14 @@ def test_turn_detection_of_another_kind_keeps_nothing_of_the_old() -> None:
 def test_the_client_commits_under_names_of_models_without_turn_detection() -> None:
     """Unless it asks for turns, at once or before."""
     for model in ("gpt-realtime-whisper", "gpt-live-transcribe"):
-        named = {"transcription": {"model": model}}
+        named, turns = {"transcription": {"model": model}}, {"turn_detection": {"type": "server_vad"}}
         found, refused = changed(**named)
         assert (found.turn_detection, refused) == (None, [])
-        assert changed(**named, turn_detection={"type": "server_vad"})[0].turn_detection is not None
-        asked, _ = Session().changed({"audio": {"input": {"turn_detection": {"type": "semantic_vad"}}}})
-        assert asked.changed({"audio": {"input": named}})[0].audio.input.turn_detection is not None
-        twice, _ = Session().changed(
-            {"audio": {"input": {**named, "turn_detection": {"type": "server_vad"}}}}
-        )
-        more = {"transcription": {"model": model, "language": "en"}}
-        assert twice.changed({"audio": {"input": more}})[0].audio.input.turn_detection is not None
-        left, _ = Session().changed({"audio": {"input": named}})
-        back, _ = left.changed({"audio": {"input": {"transcription": {"model": "whisper-1"}}}})
-        assert back.audio.input.turn_detection is not None
+        english, back = {"model": model, "language": "en"}, {"model": "whisper-1"}
+        assert changed(**named, **turns)[0].turn_detection is not None
+        assert changed({"turn_detection": {"type": "semantic_vad"}}, **named)[0].turn_detection is not None
+        assert changed(named | turns, transcription=english)[0].turn_detection is not None
+        assert changed(named, transcription=back)[0].turn_detection is not None
     assert changed(transcription={"model": "gpt-live-transcribe-2026-10-01"})[0].turn_detection is None
     assert changed(transcription={"model": "gpt-transcribe"})[0].turn_detection is not None
     for odd in (["x"], {}, 5):
@@ -111,9 +110,8 @@ def test_of_a_silence_the_last_seconds_wait_for_a_commit() -> None:
 
 def test_a_full_buffer_takes_nothing_of_an_event() -> None:
     """The error names the field; a commit makes room."""
-    listener = LiveListener(
-        cast(Any, None), Mock(), Mock(), Session().changed({"audio": {"input": {"turn_detection": None}}})[0]
-    )
+    session, _ = Session().changed({"audio": {"input": {"turn_detection": None}}})
+    listener = LiveListener(cast(Any, None), Mock(), Mock(), session)
     listener.buffer.add(np.zeros(LONGEST_BUFFER * RATE, np.float32), speaking=True)
     silence = base64.b64encode(bytes(4800)).decode()
     with pytest.raises(ApiError, match="300 s of sound; commit or clear it") as error:
