@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -27,22 +29,27 @@ class Docker:
         self.called.append("up")
 
 
-@pytest.mark.parametrize(
-    ("target", "calls"), [("openvino", ["build", "up"]), ("torch", ["build", "up"]), ("other", [])]
-)
-def test_only_targets_with_an_image_are_built(
-    monkeypatch: pytest.MonkeyPatch, target: str, calls: list[str]
-) -> None:
+@pytest.fixture
+def up(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """What `make up` asks of Docker with these settings; `says`: why it asks nothing."""
+    monkeypatch.setattr(compose.hardware, "driver", lambda: "580.65.06")
+    monkeypatch.setattr(compose.hardware, "toolkit", lambda: "1.17.5")
+
+    def run(says: str = "", **values: str) -> list[str]:
+        monkeypatch.setattr(compose, "settings", lambda: values)
+        docker: Any = Docker()
+        with pytest.raises(ValueError, match=says) if says else nullcontext():
+            compose.up(docker)
+        return docker.called
+
+    return run
+
+
+def test_only_targets_with_an_image_are_built(up: Callable[..., list[str]]) -> None:
     """The others are told how they run, before anything is built."""
-    monkeypatch.setattr(compose, "settings", lambda: {"TARGET": target})
-    monkeypatch.setattr(compose.hardware, "obstacles", lambda _: [])
-    docker = Docker()
-    if calls:
-        compose.up(docker)  # type: ignore[arg-type]
-    else:
-        with pytest.raises(ValueError, match="no image; run it without Docker: make serve TARGET=other"):
-            compose.up(docker)  # type: ignore[arg-type]
-    assert docker.called == calls
+    for target in ("openvino", "torch"):
+        assert up(TARGET=target) == ["build", "up"]
+    assert up("no image; run it without Docker: make serve TARGET=other", TARGET="other") == []
 
 
 ASKED = [
@@ -66,31 +73,19 @@ def test_a_proposal_names_the_images_of_encoders() -> None:
 
 
 def test_an_instance_with_the_wrong_image_is_refused_before_images_are_fetched(
-    monkeypatch: pytest.MonkeyPatch,
+    up: Callable[..., list[str]],
 ) -> None:
-    values = {"TARGET": "trtllm", "MODEL_ID": "mini-clip"}
-    monkeypatch.setattr(compose, "settings", lambda: values)
-    monkeypatch.setattr(compose.hardware, "obstacles", lambda _: [])
-    docker = Docker()
-    with pytest.raises(ValueError, match="set TRITON_0_TARGET=tensorrt"):
-        compose.up(docker)  # type: ignore[arg-type]
-    assert docker.called == []
-    values["TRITON_0_TARGET"] = "tensorrt"
-    compose.up(docker)  # type: ignore[arg-type]
-    assert docker.called == ["build", "up"]
+    given = {"TARGET": "trtllm", "MODEL_ID": "mini-clip"}
+    assert up("set TRITON_0_TARGET=tensorrt", **given) == []
+    assert up(**given, TRITON_0_TARGET="tensorrt") == ["build", "up"]
 
 
 @pytest.mark.parametrize("target", ["torch", "trtllm", "tensorrt"])
 def test_a_driver_that_is_too_old_is_told_before_images_are_fetched(
-    monkeypatch: pytest.MonkeyPatch, target: str
+    up: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch, target: str
 ) -> None:
-    monkeypatch.setattr(compose, "settings", lambda: {"TARGET": target})
     monkeypatch.setattr(compose.hardware, "driver", lambda: "560.28.03")
-    monkeypatch.setattr(compose.hardware, "toolkit", lambda: "1.17.5")
-    docker = Docker()
-    with pytest.raises(ValueError, match=r"the driver is 560\.28\.03.*needs 5\d\d"):
-        compose.up(docker)  # type: ignore[arg-type]
-    assert docker.called == []
+    assert up(r"the driver is 560\.28\.03.*needs 5\d\d", TARGET=target) == []
 
 
 def test_defaults_of_compose_and_make_are_the_registrys(monkeypatch: pytest.MonkeyPatch) -> None:
