@@ -116,7 +116,6 @@ def test_a_pickled_checkpoint_is_the_same(tmp_path: Path) -> None:
     """Older ones have no safetensors, and position ids as tensors."""
     folder = checkpoint(tmp_path)
     state = clip.stored(folder)
-    assert clip.theirs(clip.renamed(state, clip.NAMES)).keys() == state.keys()
     buffers = {name: torch.arange(4)[None] for name in clip.UNUSED}
     torch.save({**state, **buffers}, folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
