@@ -180,8 +180,11 @@ class Attending:
 def attended(runtime: TorchRuntime, ids: tuple[int, ...], parts: Tensor) -> np.ndarray:
     """The cross-attention from each id of a text."""
     caches = Attending(runtime, parts)
-    runtime.model.decoder(torch.tensor([ids]), torch.arange(len(ids))[None], caches)
-    return torch.stack(caches.seen).numpy()
+    device = parts.device
+    runtime.model.decoder(
+        torch.tensor([ids], device=device), torch.arange(len(ids), device=device)[None], caches
+    )
+    return torch.stack(caches.seen).float().cpu().numpy()
 
 
 def test_steps_tell_where_they_looked(runtime: TorchRuntime) -> None:
