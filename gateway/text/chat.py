@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
+from itertools import groupby
 from typing import Any, NoReturn, TypeVar
 
 from jinja2 import Template, TemplateError, meta, nodes
@@ -213,18 +214,17 @@ def _answered(messages: Sequence[Message]) -> list[Message]:
     Raises:
         ApiError: 400 for the result of a call that no message has.
     """
-    found, order, known, first = list[Message](), dict[str, int](), set[str](), 0
-    for message in messages:
-        found.append(message)
-        if message.role != "tool":
-            order = {call.id: n for n, call in enumerate(message.tool_calls)}
-            known |= order.keys()
-            first = len(found)
-            continue
-        if message.tool_call_id not in known:
-            reason = f"have a result of the call {message.tool_call_id!r:.80}, which no message before it has"
-            raise refused("messages", f"{reason}; send the id of a call")
-        found[first:] = sorted(found[first:], key=lambda one: order.get(one.tool_call_id or "", len(order)))
+    found, known, order = list[Message](), set[str](), dict[str, int]()
+    for results, group in groupby(messages, lambda message: message.role == "tool"):
+        several = list(group)
+        if results:
+            if stray := next((one.tool_call_id for one in several if one.tool_call_id not in known), None):
+                reason = f"have a result of the call {stray!r:.80}, which no message before it has"
+                raise refused("messages", f"{reason}; send the id of a call")
+            several.sort(key=lambda one: order.get(one.tool_call_id or "", len(order)))
+        found += several
+        order = {call.id: n for n, call in enumerate(several[-1].tool_calls)}
+        known |= {call.id for one in several for call in one.tool_calls}
     return found
 
 

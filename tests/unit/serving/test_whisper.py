@@ -61,7 +61,7 @@ def test_times_of_words_come_with_the_text(
 ) -> None:
     """In one request, and the same of whichever request."""
     away, width = [], np.array([[beams]], np.int32)
-    for _ in range(5):
+    for _ in range(8):
         wave = clipper.wave(clipper.speech(int(clipper.rng.uniform(3, 14) * 16000)))
         plain = facade.words(wave)
         facade.asked.clear()
