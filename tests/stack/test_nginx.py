@@ -139,6 +139,8 @@ def test_what_is_no_http_is_refused_in_the_apis_form(stack: Stack) -> None:
         assert int(head.split()[1]) == status
         assert json.loads(body)["error"]["code"] == code
         assert head.lower().count(b"x-request-id: ") == 1
+    refused = httpx.request("TRACE", f"{stack.kserve}/v2")
+    assert (refused.status_code, list(refused.json())) == (400, ["error"])
     long = httpx.get(f"{stack.url}/v1/models?{'a' * 20_000}")
     assert (long.status_code, long.json()["error"]["code"]) == (431, "header_too_large")
 
