@@ -25,7 +25,7 @@ def written(path: Path, rate: int = 16_000, channels: int = 1) -> Path:
     return path
 
 
-def heard(path: Path) -> np.ndarray:
+def decoded_by_us(path: Path) -> np.ndarray:
     return np.concatenate(list(blocks(path, max_seconds=100, time_limit=100)))
 
 
@@ -64,8 +64,8 @@ def test_a_size_that_is_too_small_loses_nothing(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[4:8] = (1000).to_bytes(4, "little")
     path.write_bytes(data)
-    np.testing.assert_array_equal(heard(path), by_ffmpeg(path))
-    assert len(heard(path)) == len(SOUND)
+    np.testing.assert_array_equal(decoded_by_us(path), by_ffmpeg(path))
+    assert len(decoded_by_us(path)) == len(SOUND)
 
 
 @pytest.mark.parametrize(("rate", "channels"), [(8_000, 1), (44_100, 1), (16_000, 2)])
@@ -73,8 +73,8 @@ def test_other_wav_is_decoded(tmp_path: Path, rate: int, channels: int) -> None:
     """Resampled, and its channels averaged."""
     path = written(tmp_path / "a.wav", rate, channels)
     seconds = len(SOUND) / channels / rate
-    assert len(heard(path)) == pytest.approx(seconds * 16_000, abs=32)
-    np.testing.assert_array_equal(heard(path), by_ffmpeg(path))
+    assert len(decoded_by_us(path)) == pytest.approx(seconds * 16_000, abs=32)
+    np.testing.assert_array_equal(decoded_by_us(path), by_ffmpeg(path))
 
 
 @pytest.mark.parametrize("data", [b"", b"RIFF", b"RIFF\x24\x00\x00\x00WAVEfmt ", b"<svg/>", bytes(3000)])
@@ -82,24 +82,24 @@ def test_what_is_no_sound_is_refused(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "a.wav"
     path.write_bytes(data)
     with pytest.raises(BadMedia):
-        heard(path)
+        decoded_by_us(path)
 
 
-def test_damaged_headers_are_heard_or_refused(tmp_path: Path) -> None:
+def test_damaged_headers_are_read_or_refused(tmp_path: Path) -> None:
     """Bytes at random in the first ones: nothing but sound or a reason comes out."""
     rng, whole, path = (
         random.Random(1),
         written(tmp_path / "whole.wav").read_bytes()[:3000],
         tmp_path / "a.wav",
     )
-    heard_of = 0
+    readable = 0
     for _ in range(300):
         data = bytearray(whole)
         for _ in range(rng.choice([1, 2, 4, 8])):
             data[rng.randrange(60)] = rng.randrange(256)
         path.write_bytes(data)
         try:
-            heard_of += len(heard(path)) > 0
+            readable += len(decoded_by_us(path)) > 0
         except BadMedia as error:
             assert str(error)
-    assert 0 < heard_of < 300
+    assert 0 < readable < 300

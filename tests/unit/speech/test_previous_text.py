@@ -1,4 +1,4 @@
-"""Windows that are told what was said before them, and windows that go on."""
+"""Windows that are told what was spoken before them, and windows that go on."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ async def batches(wave: Floats, block: int) -> AsyncIterator[list[Chunk]]:
         yield batch
 
 
-def heard(truth: Truth, seconds: float, count: Count | None = None, block: int = 64_000) -> Diarization:
+def diarized(truth: Truth, seconds: float, count: Count | None = None, block: int = 64_000) -> Diarization:
     return asyncio.run(diarize(Voices(), batches(sound(truth, seconds), block), count or Count()))
 
 
@@ -87,7 +87,7 @@ def conversation(seed: int, speakers: int, turns: int) -> tuple[list[tuple[float
 @pytest.mark.parametrize(("seed", "speakers"), [(1, 2), (2, 3), (3, 5), (4, 6), (5, 1)])
 def test_turns_are_those_of_the_recording(seed: int, speakers: int) -> None:
     truth, seconds = conversation(seed, speakers, 40)
-    turns = heard(truth, seconds).turns
+    turns = diarized(truth, seconds).turns
     assert [turn.speaker for turn in turns] == [speaker for _, _, speaker in truth]
     wrong = max(
         abs(turn.start - start) + abs(turn.end - end)
@@ -99,14 +99,14 @@ def test_turns_are_those_of_the_recording(seed: int, speakers: int) -> None:
 @pytest.mark.parametrize("seconds", [0.8, 9.9, WINDOW / RATE, WINDOW / RATE + 1 / RATE, 15.0, 20.1])
 def test_recordings_of_any_length(seconds: float) -> None:
     truth = [(0.1, seconds - 0.1, 0)]
-    (turn,) = heard(truth, seconds).turns
+    (turn,) = diarized(truth, seconds).turns
     assert (turn.start, turn.end) == (pytest.approx(0.1, abs=0.05), pytest.approx(seconds - 0.1, abs=0.05))
 
 
 @pytest.mark.parametrize("block", [1_000, 79_920, 160_000, 10_000_000])
 def test_blocks_do_not_matter(block: int) -> None:
     truth, seconds = conversation(6, 3, 12)
-    assert heard(truth, seconds, block=block).turns == heard(truth, seconds).turns
+    assert diarized(truth, seconds, block=block).turns == diarized(truth, seconds).turns
 
 
 def test_windows_hold_no_more_than_a_window_of_sound() -> None:
@@ -118,34 +118,36 @@ def test_windows_hold_no_more_than_a_window_of_sound() -> None:
 
 
 def test_nobody() -> None:
-    who = heard([], 30.0)
-    assert (who.turns, len(who.voices)) == ((), 0)
-    made = labelled(Transcript("a", segments=(segment(0, 1, "a"),), words=words(("a", 0.1, 0.9))), who, ())
+    diarization = diarized([], 30.0)
+    assert (diarization.turns, len(diarization.voices)) == ((), 0)
+    made = labelled(
+        Transcript("a", segments=(segment(0, 1, "a"),), words=words(("a", 0.1, 0.9))), diarization, ()
+    )
     assert (made.segments[0].speaker, made.words[0].speaker) == ("A", "A"), "words that a model made up"
 
 
 def test_two_at_once() -> None:
-    who = heard([(0.5, 8.0, 0), (6.0, 14.0, 1), (15.0, 20.0, 0)], 21.0)
-    assert [(round(turn.start), round(turn.end), turn.speaker) for turn in who.turns] == [
+    diarization = diarized([(0.5, 8.0, 0), (6.0, 14.0, 1), (15.0, 20.0, 0)], 21.0)
+    assert [(round(turn.start), round(turn.end), turn.speaker) for turn in diarization.turns] == [
         (0, 8, 0),
         (6, 14, 1),
         (15, 20, 0),
     ]
-    assert who.overlaps(6.3, 7.5)
-    assert not who.overlaps(3.0, 5.0)
+    assert diarization.overlaps(6.3, 7.5)
+    assert not diarization.overlaps(3.0, 5.0)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_a_known_number_of_speakers(count: int) -> None:
     truth, seconds = conversation(8, 3, 30)
-    assert len(heard(truth, seconds, Count(count, count)).voices) == count
+    assert len(diarized(truth, seconds, Count(count, count)).voices) == count
 
 
 def test_somebody_who_speaks_for_seconds_of_an_hour_is_nobody_new() -> None:
     """A noise or a laugh has a vector of its own and is given to the nearest speaker."""
     truth, seconds = conversation(9, 2, 200)
-    who = heard([*truth, (seconds, seconds + 1.2, 4)], seconds + 2)
-    assert len(who.voices) == 2
+    diarization = diarized([*truth, (seconds, seconds + 1.2, 4)], seconds + 2)
+    assert len(diarization.voices) == 2
 
 
 def test_letters() -> None:
@@ -184,9 +186,9 @@ def turns(*rows: tuple[float, float, int]) -> Diarization:
     )
 
 
-def by_speakers(whole: Segment, spoken: tuple[Word, ...], who: Diarization) -> Transcript:
+def by_speakers(whole: Segment, spoken: tuple[Word, ...], diarization: Diarization) -> Transcript:
     """A transcript of one segment, with the names of those who speak."""
-    return labelled(Transcript(whole.text, segments=(whole,), words=spoken), who, ("A", "B"))
+    return labelled(Transcript(whole.text, segments=(whole,), words=spoken), diarization, ("A", "B"))
 
 
 def test_a_segment_is_cut_where_its_speaker_changes() -> None:
@@ -232,8 +234,16 @@ def test_without_times_of_words_a_segment_is_whoever_speaks_most_in_it() -> None
 
 
 def test_words_without_a_turn_go_to_the_nearest() -> None:
-    who = turns((0.0, 1.0, 0), (5.0, 6.0, 1))
-    assert (who.speaker_of(1.5, 1.8), who.speaker_of(4.0, 4.2), who.speaker_of(90.0, 91.0)) == (0, 1, 1)
+    diarization = turns((0.0, 1.0, 0), (5.0, 6.0, 1))
+    assert (
+        diarization.speaker_of(1.5, 1.8),
+        diarization.speaker_of(4.0, 4.2),
+        diarization.speaker_of(90.0, 91.0),
+    ) == (
+        0,
+        1,
+        1,
+    )
 
 
 def test_every_word_of_many_segments_finds_its_own() -> None:
@@ -249,7 +259,7 @@ def test_every_word_of_many_segments_finds_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("truth", "seconds", "said"),
+    ("truth", "seconds", "says"),
     [
         ([(0.0, 1.5, 0)], 1.5, "is 1.5 s long; send 2 to 10 s"),
         ([(0.0, 12.0, 0)], 12.0, "is longer than 10 s"),
@@ -257,8 +267,8 @@ def test_every_word_of_many_segments_finds_its_own() -> None:
         ([(0.0, 3.0, 0), (3.5, 7.0, 1)], 7.0, "has more than one voice"),
     ],
 )
-def test_references_that_show_no_voice(truth: Truth, seconds: float, said: str) -> None:
-    with pytest.raises(BadReference, match=said):
+def test_references_that_show_no_voice(truth: Truth, seconds: float, says: str) -> None:
+    with pytest.raises(BadReference, match=says):
         asyncio.run(voice_of(Voices(), sound(truth, seconds)))
 
 

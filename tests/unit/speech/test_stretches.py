@@ -29,7 +29,7 @@ class Ear:
 
     waits: dict[float, float] = field(default_factory=dict)
     silent: frozenset[float] = frozenset()
-    heard: list[tuple[float, bool, str | None, str]] = field(default_factory=list)
+    asked: list[tuple[float, bool, str | None, str]] = field(default_factory=list)
     inside: int = 0
     most: int = 0
 
@@ -41,7 +41,7 @@ class Ear:
             self.most = max(self.most, self.inside)
             await asyncio.sleep(self.waits.get(one.start, 0.001))
             self.inside -= 1
-            self.heard.append((one.start, one.goes_on, options.language, options.prompt))
+            self.asked.append((one.start, one.goes_on, options.language, options.prompt))
             options = replace(options, prompt="")
             yield Transcript("" if one.start in self.silent else f"{one.start:.0f}", "es", one.seconds)
 
@@ -79,15 +79,15 @@ def test_stretches_are_heard_at_once_and_given_out_in_order() -> None:
     windows = [window(30 * i) for i in range(20)]
     assert hear(ear, windows) == [f"{30 * i}" for i in range(20)]
     assert ear.most == 3
-    assert ear.heard[0][0] > 0  # later stretches did not wait for the first
-    assert {start for start, goes_on, *_ in ear.heard if not goes_on} == {90, 210, 330, 450, 570}
+    assert ear.asked[0][0] > 0  # later stretches did not wait for the first
+    assert {start for start, goes_on, *_ in ear.asked if not goes_on} == {90, 210, 330, 450, 570}
 
 
 def test_the_prompt_is_the_firsts() -> None:
     """The client's prompt comes before the recording."""
     ear = Ear()
     hear(ear, [window(0, goes_on=False), window(30, goes_on=False)])
-    assert [(start, prompt) for start, _, _, prompt in sorted(ear.heard)] == [(0, "Once"), (30, "")]
+    assert [(start, prompt) for start, _, _, prompt in sorted(ear.asked)] == [(0, "Once"), (30, "")]
 
 
 def test_the_first_words_settle_the_language() -> None:
@@ -95,7 +95,7 @@ def test_the_first_words_settle_the_language() -> None:
     ear = Ear(silent=frozenset({0}))
     options = replace(PLAIN, language=None)
     assert hear(ear, [window(30 * i, goes_on=False) for i in range(4)], options) == ["", "30", "60", "90"]
-    assert [(start, language, prompt) for start, _, language, prompt in ear.heard] == [
+    assert [(start, language, prompt) for start, _, language, prompt in ear.asked] == [
         (0, None, "Once"),
         (30, None, "Once"),
         (60, "es", ""),
@@ -108,7 +108,7 @@ def test_a_window_that_may_break_off_stands_alone(limit: dict[str, int]) -> None
     """Where its text ends says nothing about where the next sentence begins."""
     ear = Ear()
     hear(ear, [window(0), window(30)], replace(PLAIN, **limit))
-    assert not any(goes_on for _, goes_on, *_ in ear.heard)
+    assert not any(goes_on for _, goes_on, *_ in ear.asked)
 
 
 def test_a_failure_ends_all() -> None:
