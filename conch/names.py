@@ -15,5 +15,6 @@ LONGEST = (
 PICTURE_URLS = ("image_url_input", "image_urls")  # inputs of TEXT that hold whole pictures as text
 BYTES = "bytes:"  # begins the text of a token that is part of a character, followed by \x and hex digits
 BREAK = "\ufdd0"  # in a prompt: the texts on both sides are tokenized apart, and it is left out
+UNIQUE_ID = r"\.[0-9a-f]{16}-\d+$"  # the end of a request's id that a guard has made: no other request has it
 RANK_MODULE = "serving.engine.torch.ranks"  # a process of the torch engine for each further GPU
 AT_ONCE = "x-conch-at-once"  # a header of KServe requests: do not wait for a server that restarts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conch.names import PICTURES
+from conch.names import PICTURES, UNIQUE_ID
 
 from ..errors import BadRequest, EngineError
 from ..triton.calls import ALWAYS, engine_id
@@ -47,8 +48,9 @@ class TextEndpoint(ThreadedEndpoint):
                 "stream=true requires the decoupled face of this model; use the name ending in _stream"
             )
         wanted, (own, stoppable) = set(request.requested_output_names()), engine_id(request)
-        if not self.decoupled and stop_words(inputs):  # which may end it: under an id that nothing else has
-            own = stoppable = uuid.uuid4().hex
+        unique = stoppable or re.search(UNIQUE_ID, own)
+        if not unique and not self.decoupled and stop_words(inputs):  # which end it by its id
+            own = stoppable = unique = uuid.uuid4().hex
 
         def engine(arrays: Arrays, streaming: bool) -> Iterator[Arrays]:
             # Decoding and encoding pictures takes seconds, in which nothing watches whether anybody waits.
@@ -56,7 +58,7 @@ class TextEndpoint(ThreadedEndpoint):
                 raise EngineError("UNAVAILABLE: the client left before the engine was asked")
             yield from self.calls.engine(own, self.outputs, arrays, streaming=streaming)
 
-        stop = partial(self.calls.stop, own) if stoppable else None
+        stop = partial(self.calls.stop, own) if unique else None
         results = complete(self.model, inputs, engine, lambda pixels: self._seen(own, pixels), stop)
         if self.decoupled:
             self.calls.stream(sender, results, wanted, stoppable)

@@ -307,6 +307,24 @@ def test_streams_that_are_left_are_stopped(text_stack: Stack) -> None:
     assert "".join(chunk.choices[0].text for chunk in chunks)
 
 
+@pytest.mark.parametrize("stop", [None, "\u2603"], ids=["plain", "with a stop sequence"])
+def test_whole_texts_that_are_left_are_stopped(text_stack: Stack, stop: str | None) -> None:
+    """With a stop sequence, too, where the facade may end them itself."""
+
+    def engine(name: str) -> int:
+        pages = [httpx.get(f"{text_stack.kserve}/instances/{i}/metrics", timeout=10).text for i in range(3)]
+        return sum(figure(page, f"conch_engine_{name}") for page in pages)
+
+    body = {"model": "mini-gpt2", "prompt": openings(1)[0], "max_tokens": 400, "n": 12, "stop": stop}
+    before = engine("tokens_total")
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(
+            f"{text_stack.url}/v1/completions", json={**body, "logit_bias": {"1999": -100}}, timeout=0.4
+        )
+    until("all are stopped", lambda: not engine("rows_in_use"), 10)
+    assert engine("tokens_total") - before < 12 * 400 / 2
+
+
 def test_streams_cancelled_over_grpc_free_the_engine(text_stack: Stack) -> None:
     """Sixteen of 500 tokens fill the batch; to its end it would take several times as long as one alone."""
     inputs = tensors(

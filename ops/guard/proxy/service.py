@@ -34,7 +34,7 @@ FAULT = "internal error of the guard; its log has it"
 UNKNOWN = "model {!r} is not served here; x-model-id selects the model, GET /v1/models lists them"
 PASSED_ON = ("x-request-id", "traceparent", "tracestate")
 SAMPLED = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f][13579bdf]")
-OWN_ID = f".{uuid.uuid4().hex[:16]}-"  # unique among guards; the numbers after it are this one's
+OWN_ID = f".{uuid.uuid4().hex[:16]}-"  # unique among guards, with a number of this one after it: UNIQUE_ID
 NUMBERS = count(1)
 
 
